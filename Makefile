@@ -1,0 +1,79 @@
+# Opus SDN. `make help` lists the targets; the first one that needs it makes .venv, later ones install nothing.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.SUFFIXES:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The interpreter that makes .venv; empty: the first one below that runs, is 3.11 or newer and can make one.
+PYTHON ?=
+# Further arguments for every `pip install`, for example another index.
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+
+PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)
+
+.PHONY: help install demo test lint bench soak openapi clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | while IFS=$$'\t' read -r name what; do printf '  make %-9s %s\n' "$$name" "$$what"; done
+
+install: $(STAMP) ## make .venv with everything that the other targets need
+
+$(STAMP): pyproject.toml requirements/torch-cpu.txt
+	@if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+	    # An interpreter counts when it runs: a version manager's shim may be on the path without one behind it.
+	    found=
+	    for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3 /usr/bin/python3); do
+	        if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi
+	    done
+	    if [ -z "$$found" ]; then
+	        echo "no Python of 3.11 or newer that can make an environment: looked at $(or $(PYTHON),python3.11 python3.12 python3.13 python3 /usr/bin/python3); install one with its venv module, or name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2
+	        exit 1
+	    fi
+	    echo "[1/3] making $(VENV) with $$("$$found" --version)" >&2
+	    rm -rf $(VENV)
+	    "$$found" -m venv $(VENV)
+	else
+	    echo "[1/3] $(VENV) is there: $$($(BIN)/python --version)" >&2
+	fi
+	echo "[2/3] installing torch for the tests and demonstrations (large; once, minutes on a slow line)" >&2
+	$(PIP) --requirement requirements/torch-cpu.txt
+	echo "[3/3] installing opus-sdn and its development tools" >&2
+	$(PIP) --editable '.[dev,shim,whatif]'
+	touch $@
+
+demo: $(STAMP) ## two and eight real PyTorch ranks train through the controller; report in build/demo/
+	@$(BIN)/python -m opus_sdn.demo
+
+test: $(STAMP) ## all tests but the soak; the pure core with full branch coverage
+	@echo "the pure core, every branch of it:" >&2
+	$(BIN)/python -m pytest tests/intent --cov=opus_sdn.intent --cov-branch --cov-fail-under=100 $(PYTEST_ARGS)
+	echo "everything else:" >&2
+	$(BIN)/python -m pytest --ignore=tests/intent $(PYTEST_ARGS)
+
+lint: $(STAMP) ## format, lint, types and import rules; changes nothing
+	@$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP) ## how long grants take
+	@$(BIN)/python -m benchmarks
+
+soak: $(STAMP) ## long runs under load and faults
+	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+openapi: $(STAMP) ## write the API document anew
+	@$(BIN)/opus openapi > openapi.json.new
+	mv openapi.json.new openapi.json
+
+clean: ## remove what can be made again, .venv too
+	@rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.ONESHELL:

@@ -1,0 +1,1 @@
+"""The REST API: wire models, problems, routes, and the server around them."""

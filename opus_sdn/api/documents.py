@@ -1,0 +1,241 @@
+"""What the API answers: wire models of the core's views, with the same field names. Times are RFC 3339."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from opus_sdn.intent import views
+from opus_sdn.intent.changes import StepState
+from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.reconciler.runs import rfc3339
+from opus_sdn.store.base import EventRecord
+
+Time = Annotated[str, Field(description="RFC 3339, UTC", examples=["2026-03-01T12:00:00.250000Z"])]
+Generation = Annotated[int, Field(description="Rises with every changed observation of the switch")]
+
+
+class Document(BaseModel):
+    """Base of all answers. `from_attributes`: built from the core's views, whose field names they have."""
+
+    model_config = ConfigDict(from_attributes=True, extra="forbid", frozen=True)
+
+
+class Page(Document):
+    """Base of lists. `next` goes into `cursor` of the next request; null on the last page."""
+
+    next: str | None = None
+
+
+class CrossConnectDocument(Document):
+    """One connection inside a switch, by position from 0."""
+
+    ingress: int
+    egress: int
+
+
+class CircuitDocument(Document):
+    """One observed circuit between two ports."""
+
+    id: str
+    rail: str
+    switch: str
+    a: Annotated[str, Field(description="Port, as host:slot:index")]
+    b: Annotated[str, Field(description="Port, as host:slot:index")]
+    job: str | None
+    digit: Annotated[int | None, Field(description="Topology digit of the dimension that used it last")]
+    live: Annotated[bool, Field(description="Whether a rank holds it")]
+    moving: Annotated[bool, Field(description="Whether a device step on it is in flight")]
+
+
+class CircuitPage(Page):
+    """Circuits in order of rail and id."""
+
+    circuits: list[CircuitDocument]
+
+
+class RailDocument(Document):
+    """What is wanted of one rail and what its switch shows."""
+
+    name: str
+    switch: str
+    slots: list[int]
+    generation: Generation
+    topology: Annotated[dict[str, str], Field(description="Job -> its topology id on this rail")]
+    desired: Annotated[list[str], Field(description="Circuits that complete intents wait for")]
+    observed: Annotated[list[CircuitDocument], Field(description="Circuits that the switch shows")]
+    matching: Annotated[list[CrossConnectDocument], Field(description="Cross-connects of the rail's ports")]
+    moving: Annotated[list[int], Field(description="Positions with a device step in flight")]
+
+    @classmethod
+    def of(cls, view: views.RailView) -> RailDocument:
+        return cls(
+            name=view.name,
+            switch=view.switch,
+            slots=list(view.slots),
+            generation=view.generation,
+            topology=view.topology,
+            desired=list(view.desired),
+            observed=[CircuitDocument.model_validate(circuit) for circuit in view.circuits],
+            matching=_pairs(view.matching),
+            moving=list(view.moving),
+        )
+
+
+class RailPage(Page):
+    """Rails in order of name."""
+
+    rails: list[RailDocument]
+
+
+class StepDocument(Document):
+    """A device step that is planned or in flight, exactly as it is carried out."""
+
+    step: int
+    switch: str
+    state: StepState
+    remove: list[CrossConnectDocument]
+    add: list[CrossConnectDocument]
+    causes: Annotated[list[str], Field(description="Intents that it is for, as job/incarnation/stream#n")]
+    disturbed: Annotated[list[str], Field(description="Circuits that it removes")]
+
+    @classmethod
+    def of(cls, view: views.StepView) -> StepDocument:
+        return cls(
+            step=view.step,
+            switch=view.switch,
+            state=view.state,
+            remove=_pairs(view.remove),
+            add=_pairs(view.add),
+            causes=list(view.causes),
+            disturbed=list(view.disturbed),
+        )
+
+
+class PlanPage(Page):
+    """Plans that are not carried out yet, in order of step."""
+
+    plans: list[StepDocument]
+
+
+class SwitchDocument(Document):
+    """One switch as last read."""
+
+    name: str
+    driver: str
+    size: Annotated[int, Field(description="Positions, from 0")]
+    sided: Annotated[bool, Field(description="Whether ingress and egress are separate fibres")]
+    generation: Generation
+    matching: list[CrossConnectDocument]
+    steps: list[StepDocument]
+
+    @classmethod
+    def of(cls, view: views.SwitchView) -> SwitchDocument:
+        return cls(
+            name=view.name,
+            driver=view.driver,
+            size=view.size,
+            sided=view.sided,
+            generation=view.generation,
+            matching=_pairs(view.matching),
+            steps=[StepDocument.of(step) for step in view.steps],
+        )
+
+
+class SwitchPage(Page):
+    """Switches in order of name."""
+
+    switches: list[SwitchDocument]
+
+
+class PortDocument(Document):
+    """One NIC port: where it sits, whose it is, and what it is joined to."""
+
+    port: Annotated[str, Field(description="host:slot:index")]
+    rail: str
+    switch: str
+    position: int
+    job: str | None
+    rank: int | None
+    circuit: str | None
+    moving: bool
+
+
+class PortPage(Page):
+    """Ports in order of name."""
+
+    ports: list[PortDocument]
+
+
+class FabricAnswer(Document):
+    """What a declared fabric did, or would do."""
+
+    applied: Annotated[bool, Field(description="Whether it is in force now because of this request")]
+    changed: Annotated[bool, Field(description="Whether it differs from the one that was in force")]
+    dry_run: bool
+    generation: Annotated[int, Field(description="Of the fabric in force; 0 when there is none")]
+    hosts: int
+    ports: int
+    rails: list[str]
+    switches: list[str]
+
+
+class EventDocument(Document):
+    """One line of history."""
+
+    seq: Annotated[int, Field(description="Number of the event, rising")]
+    at: Time
+    kind: Annotated[str, Field(description="Dotted, as intent.granted")]
+    job: str | None
+    incarnation: int | None
+    rail: str | None
+    switch: str | None
+    data: dict[str, object]
+
+    @classmethod
+    def of(cls, event: EventRecord) -> EventDocument:
+        return cls(
+            seq=event.seq,
+            at=rfc3339(event.at),
+            kind=event.kind,
+            job=event.job,
+            incarnation=event.incarnation,
+            rail=event.rail,
+            switch=event.switch,
+            data=event.data,
+        )
+
+
+class EventsAnswer(Document):
+    """Events, oldest first. Ask again with `since` = `newest`; that is harmless when nothing is new."""
+
+    events: list[EventDocument]
+    newest: Annotated[int, Field(description="`since` of the next request")]
+
+
+class LiveDocument(Document):
+    """The process answers."""
+
+    alive: bool
+
+
+class CheckDocument(Document):
+    """One readiness check."""
+
+    name: str
+    ok: bool
+    detail: str | None
+
+
+class ReadyDocument(Document):
+    """Whether the controller grants."""
+
+    ready: bool
+    start: Annotated[int, Field(description="The controller's start number")]
+    checks: list[CheckDocument]
+
+
+def _pairs(pairs: Iterable[CrossConnect]) -> list[CrossConnectDocument]:
+    return [CrossConnectDocument(ingress=pair.ingress, egress=pair.egress) for pair in pairs]

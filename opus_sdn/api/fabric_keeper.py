@@ -1,0 +1,148 @@
+"""The fabric in force, and how another one comes into force while nothing depends on the old one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from opus_sdn.api.documents import FabricAnswer
+from opus_sdn.drivers.base import Driver, SwitchConfigError
+from opus_sdn.drivers.registry import open_driver
+from opus_sdn.fabric_file import FabricSpec
+from opus_sdn.intent.changes import Batch, EventAppended
+from opus_sdn.intent.engine import Engine
+from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.fabric import CircuitKind, Fabric, Switch
+from opus_sdn.reconciler.runtime import Runtime
+from opus_sdn.store.base import Store
+
+NO_FABRIC = Fabric((), 0, 1, CircuitKind.DUPLEX, (), (), ())
+
+
+class FabricKeeper:
+    """Holds the declared fabric. `changed` is told of every new one with its drivers."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        spec: FabricSpec | None,
+        generation: int,
+        *,
+        changed: Callable[[Fabric, Mapping[str, Driver]], Awaitable[None]] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.generation = generation
+        self.document = document_of(spec) if spec is not None else ""
+        self._runtime = runtime
+        self._changed = changed
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def etag(self) -> str:
+        """The strong tag of the fabric in force."""
+        return f'"{self.generation}"'
+
+    async def put(self, spec: FabricSpec, *, if_match: str | None, dry_run: bool) -> FabricAnswer:
+        """Put this fabric in force, or with `dry_run` only say whether that would be possible.
+
+        Raises CoreError when the preconditions do not hold, a job holds ports, a switch's options are wrong,
+        or the controller is not ready; the old fabric is then still in force.
+        """
+        async with self._one_at_a_time:
+            document = document_of(spec)
+            changed = document != self.document
+            self._check_preconditions(if_match, changed)
+            if changed:
+                self._require_no_job()
+                fabric, fresh = await asyncio.to_thread(self._build, spec)
+                if not dry_run:
+                    await self._put_in_force(spec, document, fabric, fresh)
+            elif not dry_run:
+                self._runtime.require_ready()
+            return FabricAnswer(
+                applied=changed and not dry_run,
+                changed=changed,
+                dry_run=dry_run,
+                generation=self.generation,
+                hosts=len(spec.host_names()),
+                ports=len(spec.host_names()) * spec.gpus_per_host * spec.ports_per_gpu,
+                rails=[rail.name for rail in spec.rails],
+                switches=[switch.name for switch in spec.switches],
+            )
+
+    def _check_preconditions(self, if_match: str | None, changed: bool) -> None:
+        if if_match is not None:
+            tags = {tag.strip() for tag in if_match.split(",")}
+            if self.spec is None or (self.etag not in tags and "*" not in tags):
+                there = "there is none yet" if self.spec is None else f"the fabric is at {self.etag}"
+                raise CoreError(
+                    Problem.PRECONDITION_FAILED,
+                    f"If-Match is {if_match!r}, but {there}; read it again and repeat the change on it",
+                    etag=self.etag,
+                )
+        elif self.spec is not None and changed:
+            raise CoreError(
+                Problem.PRECONDITION_REQUIRED,
+                "changing the fabric needs the If-Match header with the ETag of the fabric that was changed: "
+                f"{self.etag}",
+                etag=self.etag,
+            )
+
+    def _require_no_job(self) -> None:
+        for name, job in self._runtime.engine.state.jobs.items():
+            if job.occupies_ports():
+                raise CoreError(
+                    Problem.PORT_IN_USE,
+                    f"job {name} uses ports of the fabric; it can be changed when no job runs",
+                    job=name,
+                )
+
+    def _build(self, spec: FabricSpec) -> tuple[Fabric, dict[str, Driver]]:
+        """The core's fabric, and drivers for the switches that are new or changed."""
+        fabric = spec.build()
+        known = {switch.name: switch for switch in self._runtime.engine.state.fabric.switches}
+        return fabric, open_drivers(switch for switch in fabric.switches if known.get(switch.name) != switch)
+
+    async def _put_in_force(
+        self, spec: FabricSpec, document: str, fabric: Fabric, fresh: dict[str, Driver]
+    ) -> None:
+        runtime = self._runtime
+        async with runtime.paused():
+            self._require_no_job()  # nobody can start one from here on
+            known = runtime.drivers()
+            drivers = {s.name: fresh[s.name] if s.name in fresh else known[s.name] for s in fabric.switches}
+            generation = await asyncio.to_thread(store_fabric, runtime.store, document, fabric)
+            event = EventAppended("fabric.changed", data={"generation": generation})
+            recorded = runtime.store.submit(Batch(0, runtime.now(), (event,), durable=True))
+            runtime.feed.advance(await asyncio.wrap_future(recorded))
+            old = runtime.engine.state
+            engine = Engine(
+                fabric,
+                old.settings,
+                old.start,
+                last_step=old.next_step - 1,
+                incarnations=old.incarnations,
+            )
+            await runtime.use(engine, drivers)
+            self.spec, self.document, self.generation = spec, document, generation
+            if self._changed is not None:
+                await self._changed(fabric, drivers)
+
+
+def document_of(spec: FabricSpec) -> str:
+    """The one form in which a fabric is stored, compared and shown."""
+    return spec.model_dump_json()
+
+
+def open_drivers(switches: Iterable[Switch]) -> dict[str, Driver]:
+    """A driver for each switch. Raises CoreError `invalid-request` for options that a driver refuses."""
+    try:
+        return {switch.name: open_driver(switch) for switch in switches}
+    except SwitchConfigError as error:
+        raise CoreError(Problem.INVALID_REQUEST, str(error), field="switches") from None
+
+
+def store_fabric(store: Store, document: str, fabric: Fabric) -> int:
+    """Store the fabric with the rows that readers of the database look at; its generation."""
+    ports = tuple((str(a.port), a.rail, a.switch, a.position) for a in fabric.attachments)
+    return store.put_fabric(document, ports, tuple((rail.name, rail.switch) for rail in fabric.rails))

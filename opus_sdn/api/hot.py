@@ -1,0 +1,192 @@
+"""The hot route: all that ranks have to say in one request, and the answer that lets them go on.
+
+It is in the training step, so it does what it must and nothing more: one reading of the body, one decoding
+from bytes to checked values, no database, no log line, and one wake-up for each waiting request. It is a
+route of the framework like the others, but it takes the bare ASGI call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
+
+from opus_sdn.api import body, problems
+from opus_sdn.api.schemas import ArrivalsRequest, WireArrival, WireRank, WireRelease
+from opus_sdn.intent.errors import CoreError, Failure
+from opus_sdn.intent.model import (
+    Arrival,
+    ArrivalStatus,
+    Grant,
+    RankAnswer,
+    RankKey,
+    RankNews,
+    Release,
+    Stream,
+)
+from opus_sdn.reconciler.runtime import Runtime
+from opus_sdn.reconciler.waiters import Poll
+from opus_sdn.settings import Settings
+
+_REQUEST: TypeAdapter[ArrivalsRequest] = TypeAdapter(ArrivalsRequest)
+
+# Most polls are answered within a switch's own time. Only one that waits longer is worth a task that watches
+# whether its client is still there.
+WATCH_AFTER_S = 0.05
+
+
+class HotRoute(APIRoute):
+    """Documented and matched as the framework's routes are, but called without its machinery."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await super().handle(scope, receive, send)  # says which methods there are
+            return
+        state = scope["app"].state
+        request_id = problems.request_id_of(scope)
+        try:
+            answer = await serve(state.runtime, state.settings, scope["path_params"]["job"], scope, receive)
+        except CoreError as error:
+            await problems.of_core(error, instance=scope["path"], request_id=request_id)(scope, receive, send)
+            return
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+async def serve(runtime: Runtime, settings: Settings, job: str, scope: Scope, receive: Receive) -> bytes:
+    """Take the news of the ranks in the body, wait for news for them, and give the answer's JSON."""
+    raw = await body.read(scope, receive, settings.rank_body_max_bytes)
+    try:
+        request = _REQUEST.validate_json(raw)
+    except ValidationError as error:
+        raise problems.refused_by(error) from None
+    runtime.require_ready()
+    news = [_news(rank) for rank in request.ranks]
+    runtime.engine.news(runtime.now(), job, request.incarnation, request.seen_start, news)
+    runtime.changed()
+    wait_s = min(request.wait_s, settings.wait_s_max)
+    if wait_s > 0:
+        keys = tuple([RankKey(job, request.incarnation, item.rank) for item in news])
+        poll = runtime.waiters.open(keys, runtime.loop)
+        try:
+            if not _has_news(runtime, job, request.incarnation, news):
+                await _wait(runtime.loop, poll, wait_s, receive)
+        finally:
+            runtime.waiters.close(poll)
+        runtime.require_ready()
+    return to_json(_answer(runtime, job, request.incarnation, news), fallback=str)
+
+
+def _has_news(runtime: Runtime, job: str, incarnation: int, news: Sequence[RankNews]) -> bool:
+    has = runtime.engine.has_news_for
+    return any(has(job, incarnation, item.rank, item.last_grant) for item in news)
+
+
+async def _wait(loop: asyncio.AbstractEventLoop, poll: Poll, wait_s: float, receive: Receive) -> None:
+    """Until there is news, a newer poll of one of the ranks, `wait_s` seconds are over, or nobody listens."""
+    timer: asyncio.TimerHandle | None = None
+    watcher: asyncio.Task[None] | None = None
+
+    def watch() -> None:
+        nonlocal timer, watcher
+        timer = loop.call_later(wait_s - WATCH_AFTER_S, poll.end, False)
+        watcher = loop.create_task(_gone(receive))
+        watcher.add_done_callback(lambda _: poll.end(woken=False))
+
+    if wait_s > WATCH_AFTER_S:
+        timer = loop.call_later(WATCH_AFTER_S, watch)
+    else:
+        timer = loop.call_later(wait_s, poll.end, False)
+    try:
+        await poll.future
+    finally:
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _news(rank: WireRank) -> RankNews:
+    return RankNews(
+        rank.rank,
+        rank.last_grant,
+        tuple([_arrival(arrival) for arrival in rank.arrivals]),
+        tuple([_release(release) for release in rank.releases]),
+        rank.leave,
+    )
+
+
+def _arrival(wire: WireArrival) -> Arrival:
+    stream = Stream(wire.connection, wire.source, wire.destination)
+    return Arrival(stream, wire.n, wire.closed, wire.quiet, wire.tag, wire.blocking)
+
+
+def _release(wire: WireRelease) -> Release:
+    return Release(Stream(wire.connection, wire.source, wire.destination), wire.n, wire.length)
+
+
+def _answer(runtime: Runtime, job: str, incarnation: int, news: Sequence[RankNews]) -> dict[str, Any]:
+    answer = runtime.engine.answer
+    ranks = [
+        _rank_answer(answer(job, incarnation, item.rank, item.last_grant, item.arrivals or None))
+        for item in news
+    ]
+    return {"start": runtime.engine.state.start, "ranks": ranks}
+
+
+def _rank_answer(answer: RankAnswer) -> dict[str, Any]:
+    return {
+        "rank": answer.rank,
+        "arrivals": [_status(status) for status in answer.arrivals],
+        "grants": [_grant(grant) for grant in answer.grants],
+        "cut_requests": [],
+        "failure": failure_fields(answer.failure) if answer.failure is not None else None,
+    }
+
+
+def _status(status: ArrivalStatus) -> dict[str, Any]:
+    because = status.because
+    reason = None
+    if because is not None:
+        reason = {"code": because.reason.value, "detail": because.detail, "data": because.data}
+    connection, source, destination = status.stream
+    return {
+        "connection": connection,
+        "source": source,
+        "destination": destination,
+        "n": status.n,
+        "state": status.state.value,
+        "reason": reason,
+    }
+
+
+def _grant(grant: Grant) -> dict[str, Any]:
+    connection, source, destination = grant.stream
+    return {
+        "no": grant.no,
+        "connection": connection,
+        "source": source,
+        "destination": destination,
+        "n": grant.n,
+        "length": grant.length,
+    }
+
+
+def failure_fields(failure: Failure) -> dict[str, Any]:
+    """A failure as the wire has it."""
+    return {
+        "type": problems.type_of(failure.problem),
+        "detail": failure.detail,
+        "rank": failure.rank,
+        "data": failure.data,
+    }

@@ -1,0 +1,104 @@
+"""Jobs of this start of the controller, and those that an earlier start has left in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+
+from opus_sdn.api import problems
+from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.job_documents import (
+    DimensionDocument,
+    FailureDocument,
+    JobDocument,
+    JobSummary,
+    RankDocument,
+)
+from opus_sdn.intent import views
+from opus_sdn.intent.errors import Failure, Problem
+from opus_sdn.reconciler.runs import rfc3339
+from opus_sdn.store.base import JobRecord
+
+Seen = views.JobView | JobRecord
+
+
+def jobs_seen(app: FastAPI) -> Iterator[Seen]:
+    """Every job at its newest incarnation."""
+    engine = app.state.runtime.engine
+    known = views.jobs_view(engine)
+    yield from known
+    here = {view.job for view in known}
+    former: FormerJobs = app.state.former_jobs
+    yield from (record for record in former if record.job not in here)
+
+
+def job_document(app: FastAPI, job: str) -> JobDocument:
+    """One job. Raises CoreError `unknown-job`."""
+    engine = app.state.runtime.engine
+    former: FormerJobs = app.state.former_jobs
+    before = former.get(job) if job not in engine.state.jobs else None
+    seen: Seen = before or views.job_view(engine, job)
+    spec = seen.spec
+    return JobDocument(
+        **_summary(seen),
+        dimensions=[DimensionDocument(name=d.name, size=d.size) for d in spec.dimensions],
+        port_choice=spec.port_choice,
+        world_group=spec.world_group,
+        force_scale_out=spec.force_scale_out,
+        deadline_s=spec.deadline_s,
+        ranks=[_rank(rank) for rank in seen.ranks] if isinstance(seen, views.JobView) else [],
+    )
+
+
+def job_summary(seen: Seen) -> JobSummary:
+    """A job without its ranks."""
+    return JobSummary(**_summary(seen))
+
+
+def _summary(seen: Seen) -> dict[str, Any]:
+    common = {
+        "job": seen.job,
+        "owner": seen.spec.owner,
+        "incarnation": seen.incarnation,
+        "state": seen.state,
+        "world_size": len(seen.spec.placement),
+    }
+    if isinstance(seen, JobRecord):
+        failure = None
+        if seen.cause is not None:
+            failure = _failure(Failure(Problem(seen.cause), seen.detail or ""))
+        counts = {"grants": 0, "topology_changes": 0, "device_steps": 0, "exposed_wait_ms": 0.0}
+        return {**common, **counts, "failure": failure, "started_at": None, "topology": {}}
+    return {
+        **common,
+        "failure": _failure(seen.failure) if seen.failure is not None else None,
+        "started_at": rfc3339(seen.started_at),
+        "topology": seen.topology,
+        "grants": seen.grants,
+        "topology_changes": seen.topology_changes,
+        "device_steps": seen.device_steps,
+        "exposed_wait_ms": seen.exposed_wait_ms,
+    }
+
+
+def _failure(failure: Failure) -> FailureDocument:
+    return FailureDocument(
+        type=problems.type_of(failure.problem), detail=failure.detail, rank=failure.rank, data=failure.data
+    )
+
+
+def _rank(view: views.RankView) -> RankDocument:
+    return RankDocument(
+        rank=view.rank,
+        host=view.host,
+        slot=view.slot,
+        stage=view.stage,
+        last_heard=rfc3339(view.last_heard),
+        stopped=view.stopped,
+        grants=view.grants,
+        open=view.open,
+        barrier_wait_ms=view.barrier_wait_ms,
+        exposed_wait_ms=view.exposed_wait_ms,
+    )

@@ -1,0 +1,60 @@
+"""Whether the process lives, and whether it grants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from opus_sdn.api import problems
+from opus_sdn.api.documents import CheckDocument, LiveDocument, ReadyDocument
+from opus_sdn.api.routes.common import problems_of, runtime_of
+from opus_sdn.intent.errors import Problem
+from opus_sdn.reconciler.runtime import Phase
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez", operation_id="get_liveness", summary="The process answers", responses=problems_of())
+async def get_liveness() -> LiveDocument:
+    """Depends on nothing else: a controller whose switch or store has failed must not be killed for it."""
+    return LiveDocument(alive=True)
+
+
+@router.get(
+    "/readyz",
+    operation_id="get_readiness",
+    summary="The controller grants",
+    response_model=ReadyDocument,
+    responses=problems_of(Problem.NOT_READY),
+)
+async def get_readiness(
+    request: Request,
+    verbose: Annotated[
+        str | None, Query(max_length=5, description="Present: list every check, not only those that fail")
+    ] = None,
+) -> Response:
+    """503 while switches are being read, after the store has failed, and while stopping.
+
+    A switch in trouble is listed, but does not make the controller unready: the others go on.
+    """
+    runtime = runtime_of(request)
+    ready = runtime.phase is Phase.READY
+    checks = [
+        CheckDocument(name=name, ok=wrong is None, detail=wrong)
+        for name, wrong in runtime.checks().items()
+        if wrong is not None or verbose is not None
+    ]
+    start = runtime.engine.state.start
+    if ready:
+        document = ReadyDocument(ready=True, start=start, checks=checks)
+        return Response(document.model_dump_json(), media_type="application/json")
+    return problems.response(
+        Problem.NOT_READY,
+        "the controller does not grant: "
+        + "; ".join(f"{check.name}: {check.detail}" for check in checks if not check.ok),
+        instance=request.url.path,
+        request_id=problems.request_id_of(request.scope),
+        data={"start": start, "checks": [check.model_dump() for check in checks]},
+    )

@@ -1,0 +1,2 @@
+// Starts the Redoc page.
+Redoc.init("/openapi.json", { hideDownloadButtons: false, nativeScrollbars: true }, document.getElementById("docs"));

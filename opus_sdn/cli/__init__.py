@@ -1,0 +1,21 @@
+"""The command line `opus`: for people at a prompt, and for scripts that read its output and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command with `arguments`, by default those of the process, and exit with its code."""
+    try:
+        # Inside, so that Ctrl-C ends the command without a traceback from its first moment on.
+        from opus_sdn.cli.app import run
+
+        code = run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Drivers of optical circuit switches, the emulated switch, and what watches over it."""

@@ -1,0 +1,185 @@
+"""What the core asks the store to remember. A `Batch` is one transaction: all of it or nothing.
+
+The core decides, the store writes, and only then is anything answered: so a change says what happened, by
+whom and when, and never how it is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.intent.model import Domain, JobSpec, Stream
+
+
+class JobState(StrEnum):
+    """Life of an incarnation."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+class IntentState(StrEnum):
+    """Life of an intent (one run of one stream)."""
+
+    DECLARED = "declared"
+    COMPLETE = "complete"
+    INSTALLING = "installing"
+    GRANTED = "granted"
+    RELEASED = "released"
+    FAILED = "failed"
+
+
+class StepState(StrEnum):
+    """Life of a device step."""
+
+    PLANNED = "planned"
+    STARTED = "started"
+    DONE = "done"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """A new incarnation was admitted."""
+
+    job: str
+    incarnation: int
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettled:
+    """An incarnation ended, well or badly. `cause` is the failure's problem type."""
+
+    job: str
+    incarnation: int
+    state: JobState
+    cause: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChecked:
+    """A group became known."""
+
+    job: str
+    incarnation: int
+    group: str
+    ranks: tuple[int, ...]
+    dimension: str
+    ordinal: int
+    domain: Domain
+
+
+@dataclass(frozen=True, slots=True)
+class RunGranted:
+    """All locks of one grant, the stream's mark (n + length) and the times, in one transaction."""
+
+    job: str
+    incarnation: int
+    stream: Stream
+    n: int
+    length: int
+    locks: tuple[tuple[int, int], ...]  # (rank, grant number)
+    circuits: tuple[str, ...]
+    complete_at: float
+    granted_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LocksReleased:
+    """These ranks let go of one run; the rank's released mark becomes n + length."""
+
+    job: str
+    incarnation: int
+    stream: Stream
+    n: int
+    length: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IntentMoved:
+    """The run's intent entered a state of the lifecycle table."""
+
+    job: str
+    incarnation: int
+    stream: Stream
+    n: int
+    state: IntentState
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlanned:
+    """A device step as it will be executed, written before it starts."""
+
+    step: int
+    switch: str
+    generation: int  # of the observation it was planned on
+    remove: tuple[CrossConnect, ...]
+    add: tuple[CrossConnect, ...]
+    causes: tuple[str, ...]
+    disturbed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMoved:
+    """A device step entered a state."""
+
+    step: int
+    switch: str
+    state: StepState
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitsObserved:
+    """The device was read: what it holds now, with the observation's generation."""
+
+    switch: str
+    generation: int
+    matching: tuple[CrossConnect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventAppended:
+    """One line of history. `kind` is dotted (`intent.granted`); the store numbers events."""
+
+    kind: str
+    job: str | None = None
+    incarnation: int | None = None
+    rail: str | None = None
+    switch: str | None = None
+    data: dict[str, object] = field(default_factory=dict)
+
+
+Change = (
+    JobStarted
+    | JobSettled
+    | GroupChecked
+    | RunGranted
+    | LocksReleased
+    | IntentMoved
+    | StepPlanned
+    | StepMoved
+    | CircuitsObserved
+    | EventAppended
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes of one transaction, in order, at time `at` (seconds since 1970, as given to the core).
+
+    `durable`: on disk before it counts (jobs, plans, steps); otherwise it must survive the process, not the
+    machine (locks, grants, marks).
+    """
+
+    id: int
+    at: float
+    changes: tuple[Change, ...]
+    durable: bool

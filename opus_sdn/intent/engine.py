@@ -1,0 +1,385 @@
+"""The controller's mind: every input goes in here, every decision comes out of `pump`.
+
+Synchronous and deterministic. The shell around it (live runtime, simulator, what-if) calls the inputs, then
+`pump`; stores the batch; tells `committed`; executes the steps between `start_step` and `settle_step`; and
+answers ranks from `answer`, which never shows a grant whose batch is not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from opus_sdn.intent import failing, stepping
+from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted
+from opus_sdn.intent.errors import CoreError, Failure, Problem
+from opus_sdn.intent.fabric import CrossConnect, Fabric
+from opus_sdn.intent.job import JobCore
+from opus_sdn.intent.model import (
+    Arrival,
+    ArrivalState,
+    ArrivalStatus,
+    CoreSettings,
+    GroupSpec,
+    GroupView,
+    JobSpec,
+    RankAnswer,
+    RankKey,
+    RankNews,
+    Stream,
+)
+from opus_sdn.intent.ranks import Layout
+from opus_sdn.intent.requests import check_group, check_group_count, check_job, check_news, check_rank
+from opus_sdn.intent.serving import note_complete, serve
+from opus_sdn.intent.state import CoreState
+from opus_sdn.intent.streams import COMMITTING
+from opus_sdn.intent.switches import Step, SwitchState
+from opus_sdn.intent.topology_id import circuits_of
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What the shell has to do now: store `batch`, then start `steps`; wake `wake` at once."""
+
+    batch: Batch | None
+    steps: tuple[int, ...]
+    wake: tuple[RankKey, ...]
+
+
+class Engine:
+    """The pure state machine. `start` is the controller's start number, raised before every start."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        settings: CoreSettings,
+        start: int,
+        *,
+        last_step: int = 0,
+        incarnations: Mapping[str, int] | None = None,
+    ) -> None:
+        if settings.lease_s <= settings.fence_s + settings.abort_s:
+            raise ValueError(
+                f"lease_s {settings.lease_s:g} must exceed fence_s + abort_s "
+                f"({settings.fence_s:g} + {settings.abort_s:g}): a lapsed rank must have stopped by itself"
+            )
+        self.state = CoreState(
+            fabric=fabric,
+            settings=settings,
+            start=start,
+            switches={switch.name: SwitchState(switch) for switch in fabric.switches},
+            incarnations=dict(incarnations or {}),
+            next_step=last_step + 1,
+        )
+
+    # --- inputs ---------------------------------------------------------------------------------------
+
+    def observe(self, now: float, switch: str, matching: frozenset[CrossConnect]) -> None:
+        """A switch was read outside of a step: at adoption, or on demand."""
+        stepping.take_observation(self.state, self.state.switches[switch], matching)
+        for job in self.state.jobs.values():
+            self.state.touch(job)
+
+    def put_job(self, now: float, spec: JobSpec) -> tuple[int, bool]:
+        """Admit a job. The same nonce again is the same incarnation; a new one ends the old incarnation."""
+        known = self.state.jobs.get(spec.name)
+        if known is not None and known.spec.nonce == spec.nonce:
+            if known.spec != spec:
+                raise CoreError(
+                    Problem.JOB_CONFLICT,
+                    f"job {spec.name} with nonce {spec.nonce!r} was declared with another "
+                    f"{_difference(known.spec, spec)}; a changed job needs a fresh nonce",
+                    job=spec.name,
+                    field=_difference(known.spec, spec),
+                )
+            return known.incarnation, False
+        if known is not None and known.occupies_ports() and known.spec.owner != spec.owner:
+            raise CoreError(
+                Problem.JOB_CONFLICT,
+                f"job {spec.name} belongs to owner {known.spec.owner!r} and still runs; "
+                f"owner {spec.owner!r} needs another job name",
+                job=spec.name,
+                field="owner",
+            )
+        check_job(self.state, spec)
+        layout = Layout(spec.dimensions, len(spec.placement))
+        wanted = spec.initial_topology
+        seed = {} if wanted is None else dict(circuits_of(self.state.fabric, spec, layout, wanted))
+        if known is not None and known.occupies_ports():
+            superseded = Failure(Problem.SUPERSEDED, f"a newer incarnation of job {spec.name} was started")
+            failing.fail_job(self.state, known, superseded)
+            failing.end_job(self.state, known)
+        incarnation = self.state.incarnations.get(spec.name, 0) + 1
+        self.state.incarnations[spec.name] = incarnation
+        job = JobCore(self.state.fabric, self.state.settings, spec, incarnation, now)
+        self.state.jobs[spec.name] = job
+        self.state.ledger.add(JobStarted(spec.name, incarnation, spec), durable=True)
+        self.state.ledger.event("job.started", job, world_size=len(spec.placement), owner=spec.owner)
+        stepping.seed_job(self.state, job, seed)
+        self.state.refresh_topology(job, job.rails)
+        return incarnation, True
+
+    def check_in(
+        self, now: float, job: str, incarnation: int, groups: Sequence[GroupSpec]
+    ) -> tuple[GroupView, ...]:
+        """Make groups known; answers their domain and ring. Repeating it is harmless."""
+        core = self._job(job, incarnation)
+        self._require_running(core)
+        for group in groups:
+            check_group(core, group)
+        check_group_count(core, groups)
+        views = []
+        for group in groups:
+            state, new = core.check_in(group)
+            views.append(state.view())
+            if new:
+                self._record_group(core, group)
+        return tuple(views)
+
+    def news(
+        self, now: float, job: str, incarnation: int, seen_start: int, ranks: Sequence[RankNews]
+    ) -> None:
+        """All that ranks have to say. Refused as a whole, or taken as a whole; repeating it is harmless."""
+        if seen_start not in (0, self.state.start):
+            raise CoreError(
+                Problem.STALE_START,
+                f"the request speaks to controller start {seen_start}; this is start {self.state.start}",
+                seen_start=seen_start,
+                start=self.state.start,
+            )
+        core = self._job(job, incarnation)
+        check_news(core, ranks)
+        for item in ranks:
+            self._hear(now, core, item.rank)
+            self._acknowledge(core, item)
+            for release in item.releases:
+                stream = core.streams[release.stream]
+                failing.release(self.state, core, item.rank, stream, release.n + release.length)
+            for arrival in item.arrivals:
+                self._arrive(now, core, item.rank, arrival)
+            if item.leave:
+                failing.leave(self.state, core, item.rank)
+        failing.check_suspicion(self.state, now, core)
+
+    def operation_failed(
+        self,
+        now: float,
+        job: str,
+        incarnation: int,
+        rank: int,
+        stream: Stream | None,
+        n: int | None,
+        detail: str,
+    ) -> None:
+        """An operation broke on a rank's device. The cause is decided here, for all ranks alike."""
+        core = self._job(job, incarnation)
+        check_rank(core, rank)
+        self._hear(now, core, rank)
+        what = "an operation" if stream is None else f"operation {n} of {stream}"
+        failure = Failure(Problem.OPERATION_FAILED, f"{what} failed on rank {rank}: {detail}", rank)
+        failing.suspect(self.state, now, core, failure)
+        failing.check_suspicion(self.state, now, core)
+
+    def abort(self, now: float, job: str, incarnation: int, rank: int | None, detail: str) -> None:
+        """Somebody ends the job on purpose; every rank gets the cause."""
+        core = self._job(job, incarnation)
+        if rank is not None:
+            check_rank(core, rank)
+            self._hear(now, core, rank)
+        who = "the job was aborted" if rank is None else f"rank {rank} aborted the job"
+        failing.fail_job(self.state, core, Failure(Problem.ABORTED, f"{who}: {detail}", rank))
+
+    def report_dead(self, now: float, job: str, incarnation: int, ranks: Sequence[int], detail: str) -> None:
+        """A launcher or host agent vouches that these processes are gone: their locks go."""
+        core = self._job(job, incarnation)
+        for rank in ranks:
+            check_rank(core, rank)
+        for rank in ranks:
+            if not core.ranks[rank].stopped:
+                failing.fail_job(self.state, core, failing.lost(rank, f"died: {detail}"))
+                failing.stop_rank(self.state, core, rank)
+
+    def end_job(self, now: float, job: str, incarnation: int) -> None:
+        """An operator or launcher says that every rank has stopped."""
+        failing.end_job(self.state, self._job(job, incarnation))
+
+    def tick(self, now: float) -> None:
+        """Decide what only time decides."""
+        failing.tick(self.state, now)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due."""
+        return failing.next_deadline(self.state)
+
+    # --- effects --------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> Effects:
+        """Decide everything that can be decided now. Idle when nothing has changed since the last call."""
+        state = self.state
+        while state.dirty_jobs:
+            names, state.dirty_jobs = state.dirty_jobs, {}
+            for name in names:
+                job = state.jobs[name]
+                failure = serve(state, now, job) if job.running else None
+                if failure is not None:
+                    failing.fail_job(state, job, failure)
+        names, state.dirty_switches = state.dirty_switches, {}
+        steps = [stepping.plan_switch(state, state.switches[name]) for name in names]
+        planned = tuple(step for step in steps if step is not None)
+        return Effects(state.ledger.cut(now), planned, state.ledger.take_wake())
+
+    def committed(self, batch: int) -> tuple[RankKey, ...]:
+        """A batch is stored: its grants may be answered, its steps started. The ranks to wake."""
+        return self.state.ledger.commit(batch)
+
+    def start_step(self, now: float, step: int) -> Step | None:
+        """Start a planned step whose batch is stored. None: it was dropped, pump again."""
+        return stepping.start_step(self.state, now, step)
+
+    def settle_step(
+        self,
+        now: float,
+        step: int,
+        ok: bool,
+        detail: str | None,
+        matching: frozenset[CrossConnect],
+    ) -> None:
+        """The step is over and the device was read back: `matching` is what it showed."""
+        stepping.settle_step(self.state, step, ok, detail, matching)
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    def has_news_for(self, job: str, incarnation: int, rank: int, last_grant: int) -> bool:
+        """Whether a poll of this rank should be answered now."""
+        core = self.state.jobs.get(job)
+        if core is None or core.incarnation != incarnation or not core.running:
+            return True
+        committed = self.state.ledger.committed
+        return any(
+            grant.no > last_grant and batch <= committed for grant, batch in core.ranks[rank].unacknowledged
+        )
+
+    def answer(
+        self, job: str, incarnation: int, rank: int, last_grant: int, asked: Iterable[Arrival] | None = None
+    ) -> RankAnswer:
+        """What a rank is told: grants above `last_grant`, the state of what it asked or has open, a cause."""
+        core = self._job(job, incarnation)
+        check_rank(core, rank)
+        state = core.ranks[rank]
+        committed = self.state.ledger.committed
+        grants = tuple(
+            grant for grant, batch in state.unacknowledged if grant.no > last_grant and batch <= committed
+        )
+        wanted = [(a.stream, a.n) for a in asked] if asked is not None else list(state.open)
+        statuses = tuple(self._status(core, rank, stream, n) for stream, n in wanted) if core.running else ()
+        failure = core.failure
+        if failure is None and not core.running:
+            failure = Failure(Problem.ABORTED, f"job {job} has ended")
+        return RankAnswer(rank, statuses, grants, failure)
+
+    # --- helpers --------------------------------------------------------------------------------------
+
+    def _job(self, name: str, incarnation: int) -> JobCore:
+        job = self.state.jobs.get(name)
+        if job is None:
+            raise CoreError(Problem.UNKNOWN_JOB, f"there is no job {name!r}; declare it first", job=name)
+        if job.incarnation != incarnation:
+            raise CoreError(
+                Problem.STALE_INCARNATION,
+                f"job {name} is at incarnation {job.incarnation}; incarnation {incarnation} can do nothing",
+                job=name,
+                incarnation=job.incarnation,
+            )
+        return job
+
+    def _require_running(self, job: JobCore) -> None:
+        if not job.running:
+            cause = job.failure or Failure(Problem.ABORTED, f"job {job.spec.name} has ended")
+            raise CoreError(
+                cause.problem, cause.detail, **({} if cause.rank is None else {"rank": cause.rank})
+            )
+
+    def _record_group(self, job: JobCore, group: GroupSpec) -> None:
+        state = job.groups[group.name]
+        group, domain = state.spec, state.domain
+        name, size = job.spec.name, len(group.ranks)
+        self.state.ledger.add(
+            GroupChecked(
+                name, job.incarnation, group.name, group.ranks, group.dimension, group.ordinal, domain
+            )
+        )
+        self.state.ledger.event(
+            "group.checked-in",
+            job,
+            group=group.name,
+            dimension=group.dimension,
+            domain=domain.value,
+            size=size,
+        )
+
+    def _hear(self, now: float, job: JobCore, rank: int) -> None:
+        job.ranks[rank].last_heard = now
+
+    def _acknowledge(self, job: JobCore, item: RankNews) -> None:
+        queue = job.ranks[item.rank].unacknowledged
+        while queue and queue[0][0].no <= item.last_grant:
+            queue.popleft()
+
+    def _arrive(self, now: float, job: JobCore, rank: int, arrival: Arrival) -> None:
+        if not job.running:
+            return
+        stream = job.stream(arrival.stream)
+        standing = stream.standing(rank, arrival.n)
+        if standing is ArrivalState.OPEN:
+            stream.intents[arrival.n].arrived[rank].arrival = arrival
+        if standing is not None:
+            return
+        if arrival.n != stream.next_n[rank]:
+            failing.fail_job(self.state, job, _diverged(stream.stream, stream.next_n, rank, arrival.n))
+            return
+        intent = stream.arrive(now, rank, arrival)
+        job.ranks[rank].open[(arrival.stream, arrival.n)] = intent
+        job.open[(arrival.stream, arrival.n)] = intent
+        gone = next((r for r in stream.participants if job.ranks[r].stopped), None)
+        if gone is not None:
+            failing.fail_job(self.state, job, failing.lost(gone, "has left the job; others still need it"))
+            return
+        failure = note_complete(now, job, stream)
+        if failure is not None:
+            failing.fail_job(self.state, job, failure)
+        self.state.touch(job)
+
+    def _status(self, job: JobCore, rank: int, stream: Stream, n: int) -> ArrivalStatus:
+        state = job.stream(stream)
+        standing = state.standing(rank, n) or ArrivalState.OPEN
+        if standing is ArrivalState.GRANTED and not self._is_answerable(job, rank, stream, n):
+            return ArrivalStatus(stream, n, ArrivalState.OPEN, COMMITTING)
+        intent = state.intents.get(n)
+        because = state.why_open(intent) if standing is ArrivalState.OPEN and intent is not None else None
+        return ArrivalStatus(stream, n, standing, because)
+
+    def _is_answerable(self, job: JobCore, rank: int, stream: Stream, n: int) -> bool:
+        """A grant counts for a rank only once its batch is stored; acknowledged ones are."""
+        committed = self.state.ledger.committed
+        return not any(
+            grant.stream == stream and grant.n == n and batch > committed
+            for grant, batch in job.ranks[rank].unacknowledged
+        )
+
+
+def _difference(known: JobSpec, new: JobSpec) -> str:
+    """The first field in which two declarations of a job differ."""
+    return next(name for name in JobSpec.__dataclass_fields__ if getattr(known, name) != getattr(new, name))
+
+
+def _diverged(stream: Stream, next_n: Mapping[int, int], rank: int, n: int) -> Failure:
+    """Members of one stream disagree on what comes next; everybody learns who said what."""
+    said = {r: m for r, m in next_n.items() if r != rank}
+    others = ", ".join(f"rank {r} is at {m}" for r, m in list(said.items())[:16])
+    return Failure(
+        Problem.DIVERGED,
+        f"rank {rank} arrives at operation {n} of {stream}, but its next one is {next_n[rank]} ({others}); "
+        "the members have issued different numbers of operations",
+        rank,
+        {"connection": stream.connection, "n": n, "expected": next_n[rank]},
+    )

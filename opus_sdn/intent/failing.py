@@ -1,0 +1,176 @@
+"""How an incarnation ends: failures with one cause for all ranks, leases, deadlines, ranks that stopped.
+
+Silence is not death. A failed incarnation keeps its locks until each holder is known to have stopped: it
+left, its launcher or agent vouches for its death, or it was silent for a lease, which is longer than the
+time after which a shim aborts its own unfinished device work.
+"""
+
+from __future__ import annotations
+
+from opus_sdn.intent.changes import IntentState, JobSettled, JobState
+from opus_sdn.intent.errors import Failure, Problem
+from opus_sdn.intent.job import JobCore, Suspicion
+from opus_sdn.intent.model import RankKey
+from opus_sdn.intent.serving import intent_data, record_move
+from opus_sdn.intent.state import CoreState
+from opus_sdn.intent.streams import HeldRun, Intent, StreamState
+
+
+def fail_job(state: CoreState, job: JobCore, failure: Failure) -> None:
+    """End the incarnation for every rank with one cause. Only the first cause counts."""
+    if not job.running:
+        return
+    _give_up_intents(state, job)
+    job.settle(JobState.FAILED, failure)
+    _record_end(state, job, JobState.FAILED, failure)
+    wake_all(state, job)
+
+
+def end_job(state: CoreState, job: JobCore) -> None:
+    """Every rank is known to have stopped: locks go, ports are free."""
+    for rank in range(len(job.ranks)):
+        stop_rank(state, job, rank)
+    if job.state is not JobState.ENDED:
+        _give_up_intents(state, job)
+        job.settle(JobState.ENDED, None)
+        _record_end(state, job, JobState.ENDED, None)
+    wake_all(state, job)
+
+
+def _give_up_intents(state: CoreState, job: JobCore) -> None:
+    """Complete intents that others have heard of fail; the rest were never more than arrivals."""
+    for intent in job.complete.values():
+        if intent.announced:
+            intent.move(IntentState.FAILED)
+            record_move(state, job, intent, "intent.failed")
+
+
+def _record_end(state: CoreState, job: JobCore, to: JobState, failure: Failure | None) -> None:
+    cause, detail = (failure.problem.value, failure.detail) if failure else (None, None)
+    state.ledger.add(JobSettled(job.spec.name, job.incarnation, to, cause, detail), durable=True)
+    data = {"rank": failure.rank} if failure and failure.rank is not None else {}
+    state.ledger.event(f"job.{to.value}", job, cause=cause, detail=detail, **data)
+
+
+def wake_all(state: CoreState, job: JobCore) -> None:
+    """Every waiting poll of the job has something to hear."""
+    for rank in range(len(job.ranks)):
+        state.ledger.wake[RankKey(job.spec.name, job.incarnation, rank)] = None
+
+
+def release(state: CoreState, job: JobCore, rank: int, stream: StreamState, through: int) -> None:
+    """One rank has finished its operations below `through` on a stream."""
+    for run in stream.release(rank, through):
+        _let_go(state, job, stream, run, rank)
+
+
+def _let_go(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun, rank: int) -> None:
+    state.ledger.release(job, stream.stream, run, rank)
+    if run.holders:
+        return
+    del stream.held[run.n]
+    state.unhold(stream.connection.circuits)
+    data: dict[str, object] = {"connection": stream.connection.id, "n": run.n}
+    if stream.stream.source is not None:
+        data |= {"source": stream.stream.source, "destination": stream.stream.destination}
+    state.ledger.event("intent.released", job, **data)
+    state.touch(job)
+
+
+def stop_rank(state: CoreState, job: JobCore, rank: int) -> None:
+    """The rank is known to have stopped: it holds nothing any more."""
+    job.ranks[rank].stopped = True
+    for stream in job.streams.values():
+        for run in list(stream.held.values()):
+            if rank in run.holders:
+                del run.holders[rank]
+                _let_go(state, job, stream, run, rank)
+
+
+def leave(state: CoreState, job: JobCore, rank: int) -> None:
+    """A rank is done. What it still had open can never complete; the last one to leave ends the job."""
+    stopped_early = bool(job.ranks[rank].open)
+    job.ranks[rank].left = True
+    stop_rank(state, job, rank)
+    state.ledger.event("rank.left", job, rank=rank)
+    if all(r.stopped for r in job.ranks) and job.running:
+        end_job(state, job)
+    elif stopped_early or any(rank in intent.connection.ranks for intent in job.open.values()):
+        fail_job(state, job, lost(rank, "left the job while operations with it were open"))
+
+
+def lost(rank: int, how: str) -> Failure:
+    """The failure that names a rank which is gone."""
+    return Failure(Problem.RANK_LOST, f"rank {rank} {how}", rank)
+
+
+def suspect(state: CoreState, now: float, job: JobCore, failure: Failure) -> None:
+    """An operation failed on a rank's device. Wait a little for the rank that died to be named."""
+    if job.running and job.suspicion is None:
+        job.suspicion = Suspicion(now, now + state.settings.fault_grace_s, failure)
+        state.ledger.event("rank.operation-failed", job, rank=failure.rank, detail=failure.detail)
+
+
+def check_suspicion(state: CoreState, now: float, job: JobCore) -> None:
+    """Decide a suspicion: everybody was heard since, so nobody died; or time is up, and silence names one."""
+    suspicion = job.suspicion
+    if suspicion is None:
+        return
+    silent = job.silent_since(suspicion.first_at)
+    if not silent:
+        fail_job(state, job, suspicion.failure)
+    elif now >= suspicion.decide_at:
+        waited = now - suspicion.first_at
+        named = lost(
+            silent[0],
+            f"has been silent for {waited:.1f} s since an operation failed ({suspicion.failure.detail})",
+        )
+        fail_job(state, job, named)
+
+
+def tick(state: CoreState, now: float) -> None:
+    """Everything that only time decides: suspicions, leases, deadlines."""
+    for job in list(state.jobs.values()):
+        check_suspicion(state, now, job)
+        _check_leases(state, now, job)
+        if job.running and job.open:
+            intent = next(iter(job.open.values()))
+            if now >= intent.first_at + job.spec.deadline_s:
+                fail_job(state, job, _late(job, intent))
+
+
+def _check_leases(state: CoreState, now: float, job: JobCore) -> None:
+    """Ranks silent for a whole lease are gone: by then their shims have aborted what was unfinished."""
+    if now < job.lease_check_at or not job.occupies_ports():
+        return
+    lease_s = state.settings.lease_s
+    silent = job.silent_since(now - lease_s)
+    if silent:
+        fail_job(state, job, lost(silent[0], f"has been silent for {lease_s:g} s, its lease"))
+        for rank in silent:
+            stop_rank(state, job, rank)
+    job.lease_check_at = now + lease_s / 4
+
+
+def _late(job: JobCore, intent: Intent) -> Failure:
+    """The deadline's failure: it says who or what is missing."""
+    because = job.streams[intent.stream].why_open(intent)
+    return Failure(
+        Problem.DEADLINE,
+        f"operation {intent.n} of {intent.stream} was not granted within {job.spec.deadline_s:g} s of its "
+        f"first arrival: {because.detail}",
+        data={"reason": because.reason.value, **intent_data(intent), **because.data},
+    )
+
+
+def next_deadline(state: CoreState) -> float | None:
+    """When `tick` next has something to decide; None when nothing is due at any time."""
+    moments: list[float] = []
+    for job in state.jobs.values():
+        if job.suspicion is not None:
+            moments.append(job.suspicion.decide_at)
+        if job.occupies_ports():
+            moments.append(job.lease_check_at)
+        if job.running and job.open:
+            moments.append(next(iter(job.open.values())).first_at + job.spec.deadline_s)
+    return min(moments, default=None)

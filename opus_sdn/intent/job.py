@@ -1,0 +1,267 @@
+"""Everything the controller knows of one incarnation: ranks, groups, connections, streams and marks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from opus_sdn.intent.changes import JobState
+from opus_sdn.intent.errors import CoreError, Failure, Problem
+from opus_sdn.intent.fabric import Circuit, Fabric, Terminal
+from opus_sdn.intent.lifecycle import advance_job
+from opus_sdn.intent.model import (
+    Connection,
+    CoreSettings,
+    Domain,
+    Grant,
+    GroupSpec,
+    GroupView,
+    JobSpec,
+    Pattern,
+    Stream,
+)
+from opus_sdn.intent.ranks import Layout, digit_map, digit_of
+from opus_sdn.intent.routing import domain_of, pair, ring
+from opus_sdn.intent.streams import Intent, StreamState
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank's session: when it was heard, its grant numbers, and what it has open."""
+
+    last_heard: float
+    issued: int = 0  # grant numbers handed out so far
+    unacknowledged: deque[tuple[Grant, int]] = field(default_factory=deque)  # with the batch that stores it
+    open: dict[tuple[Stream, int], Intent] = field(default_factory=dict)
+    left: bool = False
+    stopped: bool = False  # known to have stopped: left, vouched dead, or silent past its lease
+    grants: int = 0
+    barrier_wait_s: float = 0.0
+    exposed_wait_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """An operation failed on a rank; until `decide_at` the controller looks for the rank that died."""
+
+    first_at: float
+    decide_at: float
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Circuits installed at admission for the initial topology id; given up when a real intent completes."""
+
+    circuits: tuple[Circuit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A checked-in group with its domain, and why its ring cannot be routed, if so."""
+
+    spec: GroupSpec
+    domain: Domain
+    ring: Connection | None
+    unroutable: CoreError | None
+
+    def view(self) -> GroupView:
+        """The answer to its check-in."""
+        return GroupView(self.spec.name, self.domain, self.spec.dimension, self.spec.ranks, self.ring)
+
+
+class JobCore:
+    """State of one incarnation; only the engine changes it."""
+
+    def __init__(
+        self, fabric: Fabric, settings: CoreSettings, spec: JobSpec, incarnation: int, now: float
+    ) -> None:
+        self.fabric = fabric
+        self.settings = settings
+        self.spec = spec
+        self.incarnation = incarnation
+        self.started_at = now
+        self.state = JobState.RUNNING
+        self.failure: Failure | None = None
+        self.suspicion: Suspicion | None = None
+        self.layout = Layout(spec.dimensions, len(spec.placement))
+        self.digits = digit_map(spec.dimensions, spec.legacy_digits)
+        self.ranks = [RankState(now) for _ in spec.placement]
+        self.rank_at = {(place.host, place.slot): rank for rank, place in enumerate(spec.placement)}
+        self.groups: dict[str, GroupState] = {}
+        self.connections: dict[str, Connection] = {}
+        self.streams: dict[Stream, StreamState] = {}
+        self.open: dict[tuple[Stream, int], Intent] = {}  # in order of first arrival
+        self.complete: dict[tuple[Stream, int], Intent] = {}
+        self.waiting: list[Intent] = []  # complete and not granted, in serving order
+        self.seed: Seed | None = None
+        self.owners: dict[str, int | None] = {}  # circuit id -> digit of the dimension that used it last
+        self.topology: dict[str, str] = {}  # rail -> topology id
+        self.age = 0
+        self.grants = 0
+        self.topology_changes = 0
+        self.device_steps = 0
+        self.exposed_wait_s = 0.0
+        self.lease_check_at = now + settings.lease_s
+        self.terminals: frozenset[Terminal] = frozenset(
+            t for place in spec.placement for t in fabric.terminals_of(place.host, place.slot)
+        )
+        self.rails = tuple(dict.fromkeys(fabric.rail_of(place.host, place.slot) for place in spec.placement))
+
+    @property
+    def running(self) -> bool:
+        """Whether arrivals still count."""
+        return self.state is JobState.RUNNING
+
+    def occupies_ports(self) -> bool:
+        """Running, or failed while ranks that may still transmit hold locks."""
+        return self.running or (self.state is JobState.FAILED and any(s.held for s in self.streams.values()))
+
+    def settle(self, state: JobState, failure: Failure | None) -> None:
+        """End the incarnation; open intents are gone, held runs stay until their ranks have stopped."""
+        self.state = advance_job(self.state, state)
+        self.failure = failure or self.failure
+        self.suspicion = None
+        self.seed = None
+        self.open.clear()
+        self.complete.clear()
+        self.waiting = []
+        for rank in self.ranks:
+            rank.open.clear()
+        for stream in self.streams.values():
+            stream.intents.clear()
+
+    def check_in(self, spec: GroupSpec) -> tuple[GroupState, bool]:
+        """The group's state, and whether it is new. The first label of a dimension stays."""
+        known = self.groups.get(spec.name)
+        if known is not None:
+            return known, False
+        if spec.dimension not in self.digits:  # labels come late and vary; the layout knows better
+            spec = replace(spec, dimension=self.layout.dimension_of(spec.ranks) or spec.dimension)
+        domain = domain_of(self.spec, spec.ranks)
+        connection: Connection | None = None
+        refusal: CoreError | None = None
+        if domain is Domain.SCALE_OUT:
+            try:
+                connection = ring(self.fabric, self.spec, self.layout, spec)
+            except CoreError as error:  # refused at the first arrival, never at init
+                refusal = error.with_traceback(None)
+        group = GroupState(spec, domain, connection, refusal)
+        self.groups[spec.name] = group
+        if connection is not None:
+            self.connections[connection.id] = connection
+        return group, True
+
+    def connection(self, name: str) -> Connection:
+        """A connection by id; a pair is kept from its first arrival on. CoreError: unknown, unroutable."""
+        known = self.connections.get(name)
+        if known is not None:
+            return known
+        group_name, _, ends = name.rpartition(":")
+        group = self.groups.get(group_name or name)
+        if group is None:
+            raise CoreError(
+                Problem.UNKNOWN_CONNECTION,
+                f"connection {name!r} belongs to no checked-in group of job {self.spec.name}; "
+                "check the group in first",
+                connection=name,
+            )
+        if group.domain is not Domain.SCALE_OUT:
+            raise CoreError(
+                Problem.UNKNOWN_CONNECTION,
+                f"connection {name!r}: group {group.spec.name} is {group.domain} and needs no grants",
+                connection=name,
+            )
+        if not group_name:
+            why = group.unroutable
+            assert why is not None, "a routable ring is among the connections"
+            raise CoreError(why.problem, why.detail, **why.data)
+        return pair(self.fabric, self.spec, group.spec, *self._pair_ends(name, group.spec, ends))
+
+    def _pair_ends(self, name: str, group: GroupSpec, ends: str) -> tuple[int, int]:
+        a, _, b = ends.partition("-")
+        if a.isdecimal() and b.isdecimal():
+            first, second = int(a), int(b)
+            place = {rank: at for at, rank in enumerate(group.ranks)}
+            canonical = ends == f"{first}-{second}"  # marks are kept by name: one spelling for each pair
+            if canonical and first in place and place[first] < place.get(second, -1):
+                return first, second
+        raise CoreError(
+            Problem.UNKNOWN_CONNECTION,
+            f"connection {name!r}: a pair is written <group>:<a>-<b> with two members of the group, "
+            f"the earlier in group order first; group {group.name} has ranks {list(group.ranks)}",
+            connection=name,
+        )
+
+    def stream(self, stream: Stream) -> StreamState:
+        """Marks of a stream, made on first use."""
+        state = self.streams.get(stream)
+        if state is None:
+            connection = self.connection(stream.connection)
+            self.connections[connection.id] = connection
+            state = StreamState(stream, connection)
+            self.streams[stream] = state
+        return state
+
+    def digit(self, connection: Connection) -> int | None:
+        """The topology digit of the dimension that a connection belongs to."""
+        return digit_of(connection.dimension, self.digits)
+
+    def number(self, intent: Intent, batch: int) -> dict[int, int]:
+        """Hand every participant its next grant number for this intent, stored by `batch`."""
+        numbers: dict[int, int] = {}
+        for rank in intent.connection.ranks:
+            state = self.ranks[rank]
+            state.issued += 1
+            state.grants += 1
+            numbers[rank] = state.issued
+            state.unacknowledged.append((Grant(state.issued, intent.stream, intent.n, 1), batch))
+            state.open.pop((intent.stream, intent.n), None)
+        return numbers
+
+    def silent_since(self, moment: float) -> list[int]:
+        """Ranks last heard before a moment and not known to have stopped."""
+        return [
+            rank for rank, state in enumerate(self.ranks) if not state.stopped and state.last_heard < moment
+        ]
+
+
+def check_participant(job: JobCore, stream: Stream, rank: int) -> Connection:
+    """The stream's connection, if `rank` takes part and the ends are named as the pattern asks."""
+    connection = job.connection(stream.connection)
+    if rank not in connection.ranks:
+        raise CoreError(
+            Problem.NOT_A_MEMBER,
+            f"rank {rank} takes no part in connection {connection.id} (ranks {list(connection.ranks)[:16]})",
+            rank=rank,
+            connection=connection.id,
+        )
+    ends = (stream.source, stream.destination)
+    if connection.pattern is Pattern.RING:
+        if ends != (None, None):
+            raise CoreError(
+                Problem.INVALID_REQUEST,
+                f"connection {connection.id} is a ring: source and destination must be left out",
+                field="source",
+            )
+    elif None in ends:
+        raise CoreError(
+            Problem.RECEIVE_FROM_ANY,
+            f"connection {connection.id} is a pair: source and destination must both name a rank; receiving "
+            "from any source is not possible across hosts",
+            field="source",
+        )
+    elif sorted(r for r in ends if r is not None) != sorted(connection.ranks):
+        raise CoreError(
+            Problem.INVALID_REQUEST,
+            f"connection {connection.id}: source {stream.source} and destination {stream.destination} must "
+            f"be its two ranks {list(connection.ranks)}",
+            field="source",
+        )
+    return connection
+
+
+def rails_of(circuits: Iterable[Circuit]) -> tuple[str, ...]:
+    """Rails that circuits lie on, in order of appearance."""
+    return tuple(dict.fromkeys(circuit.rail for circuit in circuits))

@@ -1,0 +1,213 @@
+"""Jobs, groups, connections and the news that ranks send, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from opus_sdn.intent.errors import Failure
+from opus_sdn.intent.fabric import Circuit
+from opus_sdn.intent.reasons import Because
+
+
+class PortChoice(StrEnum):
+    """Which ports a two-member ring uses; see the design's port choice."""
+
+    STANDARD = "standard"
+    SPREAD = "spread"
+
+
+class WorldGroup(StrEnum):
+    """Where collectives of the whole world go. `auto`: the rails only when the job has one dimension."""
+
+    AUTO = "auto"
+    FRONT_END = "front-end"
+    RAIL = "rail"
+
+
+class Domain(StrEnum):
+    """How a group's traffic travels. Only `scale-out` needs arrivals and grants."""
+
+    SCALE_UP = "scale-up"
+    SCALE_OUT = "scale-out"
+    FRONT_END = "front-end"
+
+
+class Pattern(StrEnum):
+    """A connection joins a ring of ranks (collectives) or a pair (messages)."""
+
+    RING = "ring"
+    PAIR = "pair"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank runs."""
+
+    host: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One parallelism dimension, in declared order; `pp` names the pipeline."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a launcher declares. `placement[rank]`; `nonce` is fresh for every init of the ranks."""
+
+    name: str
+    owner: str
+    nonce: str
+    placement: tuple[Place, ...]
+    dimensions: tuple[Dimension, ...] = ()
+    port_choice: PortChoice = PortChoice.STANDARD
+    world_group: WorldGroup = WorldGroup.AUTO
+    force_scale_out: bool = False
+    deadline_s: float = 1620.0  # 0.9 x torch's default process-group timeout of 1800 s
+    initial_topology: str | None = None  # topology id in digits, installed at admission
+    legacy_digits: bool = False  # experts have topology digit 3, as in the published ids
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A process group as its members know it: ranks in group order, and an ordinal among equal rank lists."""
+
+    name: str
+    ranks: tuple[int, ...]
+    dimension: str
+    ordinal: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The unit that needs circuits. `ranks` in ring order, or the pair (low, high in group order)."""
+
+    id: str
+    group: str
+    pattern: Pattern
+    dimension: str
+    ranks: tuple[int, ...]
+    circuits: tuple[Circuit, ...]
+
+
+class Stream(NamedTuple):
+    """What numbers n, marks and locks are kept for: a ring, or one direction of a pair."""
+
+    connection: str
+    source: int | None = None
+    destination: int | None = None
+
+    def __str__(self) -> str:
+        if self.source is None:
+            return self.connection
+        return f"{self.connection}[{self.source}>{self.destination}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Rank R says: next on this stream is operation n. Offers count operations and are at least 1."""
+
+    stream: Stream
+    n: int
+    closed: int = 1
+    quiet: int = 1
+    tag: int | None = None
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Operations [n, n + length) of the stream have finished on this rank's device."""
+
+    stream: Stream
+    n: int
+    length: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RankNews:
+    """All that one rank has to say in one request. `leave` = this rank is done and holds nothing."""
+
+    rank: int
+    last_grant: int = 0
+    arrivals: tuple[Arrival, ...] = ()
+    releases: tuple[Release, ...] = ()
+    leave: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The answer to an arrival: all circuits up and locked. `no` counts per (incarnation, rank) from 1."""
+
+    no: int
+    stream: Stream
+    n: int
+    length: int
+
+
+class RankKey(NamedTuple):
+    """One rank of one incarnation, as waiting polls are keyed."""
+
+    job: str
+    incarnation: int
+    rank: int
+
+
+class ArrivalState(StrEnum):
+    """How the controller sees an arrival: still waiting, granted before, or finished before."""
+
+    OPEN = "open"
+    GRANTED = "granted"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalStatus:
+    """State of one arrival, with the reason while it waits."""
+
+    stream: Stream
+    n: int
+    state: ArrivalState
+    because: Because | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankAnswer:
+    """What one rank is told: open arrivals, grants above its last acknowledged one, and a fatal cause."""
+
+    rank: int
+    arrivals: tuple[ArrivalStatus, ...]
+    grants: tuple[Grant, ...]
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The answer to a check-in: the group's domain and what its ring needs."""
+
+    name: str
+    domain: Domain
+    dimension: str
+    ranks: tuple[int, ...]
+    connection: Connection | None  # the ring, when the group is scale-out and routable
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """Limits and times of the protocol, in seconds unless the name says otherwise."""
+
+    overtake_max: int = 8
+    overtake_s: float = 0.25
+    lease_s: float = 30.0
+    fence_s: float = 15.0
+    abort_s: float = 5.0
+    fault_grace_s: float = 12.0  # how long a failed operation waits for a dead rank to be named
+    open_arrivals_max: int = 4096  # per rank; a rank with more outstanding operations is out of control
+    connections_max: int = 65536  # per job
+    groups_max: int = 65536  # per job

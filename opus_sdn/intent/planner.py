@@ -1,0 +1,132 @@
+"""Desired x observed x locks -> an immutable plan of one switch. Pure; the executor has no choices left.
+
+Wants come in the job's order. A want that cannot go yet reserves its terminals, so that no later want takes
+them (bounded overtaking depends on it). Only what is in the way is removed, and a duplex circuit always as
+a whole; idle circuits elsewhere stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Switch, Terminal
+from opus_sdn.intent.reasons import Because, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchFacts:
+    """What is known of a switch at the moment of planning. `holder` names the cross-connect on a terminal."""
+
+    switch: Switch
+    generation: int
+    holder: Mapping[Terminal, CrossConnect]
+    moving: Collection[Terminal]
+    live: Collection[Terminal]
+    duplex: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """One intent's circuits on this switch. `reserves`: what it holds against later wants while it waits."""
+
+    key: str
+    circuits: tuple[Circuit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A circuit that cannot be made yet, and why."""
+
+    key: str
+    circuit: str
+    because: Because
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One bulk transaction (removes, then adds) and what stays blocked. Empty when nothing can be done."""
+
+    switch: str
+    generation: int
+    remove: tuple[CrossConnect, ...]
+    add: tuple[CrossConnect, ...]
+    causes: tuple[str, ...]
+    blocked: tuple[Blocked, ...]
+
+
+def is_up(facts: SwitchFacts, circuit: Circuit) -> bool:
+    """Every cross-connect is observed and none of its terminals is moving."""
+    if any(terminal in facts.moving for terminal in circuit.terminals):
+        return False
+    return all(
+        facts.holder.get(facts.switch.terminals_of(pair)[0]) == pair for pair in circuit.cross_connects
+    )
+
+
+def plan(facts: SwitchFacts, wants: Sequence[Want]) -> Plan:
+    """Plan every want in order: start what is free, leave the rest blocked with its reason."""
+    reserved: dict[Terminal, tuple[str, str]] = {}
+    remove: dict[CrossConnect, None] = {}
+    add: dict[CrossConnect, None] = {}
+    causes: dict[str, None] = {}
+    blocked: list[Blocked] = []
+    for want in wants:
+        for circuit in want.circuits:
+            if not is_up(facts, circuit):
+                victims = victims_of(facts, circuit)
+                because = _obstacle(facts, circuit, victims, reserved)
+                if because is None:
+                    remove.update(dict.fromkeys(victims))
+                    add.update(dict.fromkeys(_absent(facts, circuit)))
+                    causes[want.key] = None
+                else:
+                    blocked.append(Blocked(want.key, circuit.id, because))
+            for terminal in circuit.terminals:
+                reserved.setdefault(terminal, (circuit.id, want.key))
+    return Plan(facts.switch.name, facts.generation, tuple(remove), tuple(add), tuple(causes), tuple(blocked))
+
+
+def victims_of(facts: SwitchFacts, circuit: Circuit) -> tuple[CrossConnect, ...]:
+    """Cross-connects in the way of a circuit; with duplex circuits both directions of each."""
+    victims: dict[CrossConnect, None] = {}
+    for terminal in circuit.terminals:
+        pair = facts.holder.get(terminal)
+        if pair is None or pair in circuit.cross_connects:
+            continue
+        victims[pair] = None
+        back = CrossConnect(pair.egress, pair.ingress)
+        if facts.duplex and facts.holder.get(facts.switch.terminals_of(back)[0]) == back:
+            victims[back] = None
+    return tuple(victims)
+
+
+def _absent(facts: SwitchFacts, circuit: Circuit) -> list[CrossConnect]:
+    holder, switch = facts.holder, facts.switch
+    return [p for p in circuit.cross_connects if holder.get(switch.terminals_of(p)[0]) != p]
+
+
+def _obstacle(
+    facts: SwitchFacts,
+    circuit: Circuit,
+    victims: tuple[CrossConnect, ...],
+    reserved: Mapping[Terminal, tuple[str, str]],
+) -> Because | None:
+    """Why the circuit cannot be made now: ports moving, a want ordered before, or traffic in the way."""
+    touched = list(circuit.terminals)
+    for pair in victims:
+        touched += facts.switch.terminals_of(pair)
+    for terminal in touched:
+        if terminal in facts.moving:
+            detail = f"position {terminal.position} of {terminal.switch} is moving"
+            return Because(Reason.MOVING, detail, {"switch": terminal.switch, "position": terminal.position})
+    # Whoever wants a victim to stay has reserved the terminal that it shares with this circuit.
+    for terminal in circuit.terminals:
+        holder = reserved.get(terminal)
+        if holder is not None and holder[0] != circuit.id:
+            return Because(Reason.RESERVED, f"{holder[1]} goes first", {"for": holder[1]})
+    for terminal in touched:
+        if terminal in facts.live:
+            detail = f"position {terminal.position} of {terminal.switch} carries traffic"
+            return Because(Reason.LOCKED, detail, {"switch": terminal.switch, "position": terminal.position})
+    return None

@@ -1,0 +1,31 @@
+"""Why something waits or was refused: an enum member, a sentence, and the data behind it.
+
+The same reason is shown in API answers, the command line, pages, events and logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """What a waiting intent or a blocked circuit waits for."""
+
+    MEMBERS_MISSING = "members-missing"  # not all participants have arrived
+    EARLIER_OPERATION = "earlier-operation"  # operation n - 1 of the stream is not granted yet
+    LOCKED = "locked"  # a circuit in the way carries traffic
+    RESERVED = "reserved"  # an intent ordered before wants the same port
+    MOVING = "moving"  # a device step on these ports is in flight
+    SWITCHING = "switching"  # planned; the device is about to be told
+    COMMITTING = "committing"  # decided; the record is being written
+    SWITCH_FAILED = "switch-failed"  # the device refused or did not answer; retried later
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """One reason with its data: `detail` is a sentence for people, `data` the same for programs."""
+
+    reason: Reason
+    detail: str
+    data: dict[str, object] = field(default_factory=dict)

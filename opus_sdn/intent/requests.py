@@ -1,0 +1,210 @@
+"""What is checked before anything of a request takes effect, so that a refusal leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.fabric import Fabric
+from opus_sdn.intent.job import JobCore, check_participant
+from opus_sdn.intent.model import GroupSpec, JobSpec, RankNews, Stream
+from opus_sdn.intent.ranks import check_dimensions
+from opus_sdn.intent.state import CoreState
+
+SHOWN_MAX = 20  # names listed in one message
+
+
+def check_job(state: CoreState, spec: JobSpec) -> None:
+    """A job's ports exist, are its own, and its dimensions fit."""
+    if not spec.placement:
+        raise CoreError(
+            Problem.INVALID_REQUEST, "placement is empty; a job has at least one rank", field="placement"
+        )
+    check_dimensions(spec)
+    _check_places(state.fabric, spec)
+    taken: dict[tuple[str, int], str] = {}
+    for job in state.jobs.values():
+        if job.spec.name != spec.name and job.occupies_ports():
+            taken.update(dict.fromkeys(job.rank_at, job.spec.name))
+    for rank, place in enumerate(spec.placement):
+        other = taken.get((place.host, place.slot))
+        if other is not None:
+            raise CoreError(
+                Problem.PORTS_OVERLAP,
+                f"rank {rank} is placed on host {place.host} slot {place.slot}, whose ports job {other} "
+                "uses; a port belongs to one job at a time",
+                rank=rank,
+                host=place.host,
+                slot=place.slot,
+                job=other,
+            )
+
+
+def _check_places(fabric: Fabric, spec: JobSpec) -> None:
+    at: dict[tuple[str, int], int] = {}
+    for rank, place in enumerate(spec.placement):
+        if not fabric.has_gpu(place.host, place.slot):
+            if place.host in fabric.hosts:
+                known = f"host {place.host} has GPU slots 0 to {fabric.gpus_per_host - 1}"
+            else:
+                more = "" if len(fabric.hosts) <= SHOWN_MAX else f" and {len(fabric.hosts) - SHOWN_MAX} more"
+                known = f"the fabric has hosts {', '.join(fabric.hosts[:SHOWN_MAX])}{more}"
+            raise CoreError(
+                Problem.UNKNOWN_PLACE,
+                f"rank {rank} is placed on host {place.host!r} slot {place.slot}, which is not "
+                f"there: {known}",
+                rank=rank,
+                host=place.host,
+                slot=place.slot,
+            )
+        first = at.setdefault((place.host, place.slot), rank)
+        if first != rank:
+            raise CoreError(
+                Problem.PORTS_OVERLAP,
+                f"ranks {first} and {rank} are both placed on host {place.host} slot {place.slot}; "
+                "each rank needs its own GPU slot",
+                ranks=[first, rank],
+                host=place.host,
+                slot=place.slot,
+            )
+
+
+def check_group(job: JobCore, spec: GroupSpec) -> None:
+    """A group's ranks are ranks of the job, each once, and its name means one rank list."""
+    if not spec.ranks:
+        raise CoreError(
+            Problem.INVALID_REQUEST, f"group {spec.name} has no ranks; it needs at least one", field="ranks"
+        )
+    seen: set[int] = set()
+    for rank in spec.ranks:
+        check_rank(job, rank)
+        if rank in seen:
+            raise CoreError(
+                Problem.INVALID_REQUEST,
+                f"group {spec.name} lists rank {rank} twice; each member is listed once, in group order",
+                field="ranks",
+                rank=rank,
+            )
+        seen.add(rank)
+    known = job.groups.get(spec.name)
+    if known is not None and (known.spec.ranks, known.spec.ordinal) != (spec.ranks, spec.ordinal):
+        raise CoreError(
+            Problem.GROUP_CONFLICT,
+            f"group {spec.name} is known with ranks {list(known.spec.ranks)[:SHOWN_MAX]} and ordinal "
+            f"{known.spec.ordinal}, not {list(spec.ranks)[:SHOWN_MAX]} and {spec.ordinal}; "
+            "another group needs another name",
+            group=spec.name,
+        )
+
+
+def check_group_count(job: JobCore, groups: Sequence[GroupSpec]) -> None:
+    """The job's groups stay within their limit, and one request does not contradict itself."""
+    new = {group.name: group for group in groups if group.name not in job.groups}
+    if len(job.groups) + len(new) > job.settings.groups_max:
+        raise CoreError(
+            Problem.LIMIT_EXCEEDED,
+            f"job {job.spec.name} would have {len(job.groups) + len(new)} groups; the limit is "
+            f"{job.settings.groups_max}",
+            limit=job.settings.groups_max,
+        )
+    for group in groups:
+        twin = new.get(group.name)
+        if twin is not None and (twin.ranks, twin.ordinal) != (group.ranks, group.ordinal):
+            raise CoreError(
+                Problem.GROUP_CONFLICT,
+                f"the request names group {group.name} twice with different ranks",
+                group=group.name,
+            )
+
+
+def check_rank(job: JobCore, rank: int) -> None:
+    """The rank is one of the job's."""
+    if not 0 <= rank < len(job.ranks):
+        raise CoreError(
+            Problem.UNKNOWN_RANK,
+            f"rank {rank} is not a rank of job {job.spec.name}, which has ranks 0 to {len(job.ranks) - 1}",
+            rank=rank,
+        )
+
+
+def check_news(job: JobCore, news: Sequence[RankNews]) -> None:
+    """Everything about a request that does not depend on what other ranks have said."""
+    seen: set[int] = set()
+    pairs: set[str] = set()
+    for item in news:
+        check_rank(job, item.rank)
+        if item.rank in seen:
+            raise CoreError(
+                Problem.INVALID_REQUEST,
+                f"the request names rank {item.rank} twice; put all its news in one entry",
+                field="ranks",
+                rank=item.rank,
+            )
+        seen.add(item.rank)
+        _check_rank_news(job, item, pairs)
+    if len(job.connections) + len(pairs) > job.settings.connections_max:
+        raise CoreError(
+            Problem.LIMIT_EXCEEDED,
+            f"job {job.spec.name} would have {len(job.connections) + len(pairs)} connections; the limit is "
+            f"{job.settings.connections_max}",
+            limit=job.settings.connections_max,
+        )
+
+
+def _check_rank_news(job: JobCore, item: RankNews, pairs: set[str]) -> None:
+    """One rank's part; connections that the job does not have yet are added to `pairs`."""
+    state = job.ranks[item.rank]
+    if state.stopped:
+        raise CoreError(
+            Problem.UNKNOWN_RANK,
+            f"rank {item.rank} has left job {job.spec.name} or was declared dead; it starts again with a new "
+            "incarnation",
+            rank=item.rank,
+        )
+    if item.last_grant > state.issued:
+        raise CoreError(
+            Problem.INVALID_REQUEST,
+            f"rank {item.rank} acknowledges grant {item.last_grant}, but has been given {state.issued}",
+            field="last_grant",
+            rank=item.rank,
+        )
+    fresh = 0
+    for arrival in item.arrivals:
+        connection = check_participant(job, arrival.stream, item.rank)
+        if connection.id not in job.connections:
+            pairs.add(connection.id)
+        stream = job.streams.get(arrival.stream)
+        fresh += stream is None or stream.standing(item.rank, arrival.n) is None
+    # A grant stays in memory until it is acknowledged, so it counts until then.
+    outstanding = len(state.open) + min(len(state.unacknowledged), state.issued - item.last_grant) + fresh
+    if fresh and outstanding > job.settings.open_arrivals_max:
+        raise CoreError(
+            Problem.LIMIT_EXCEEDED,
+            f"rank {item.rank} would have {outstanding} open arrivals and grants not acknowledged by "
+            f"last_grant; the limit is {job.settings.open_arrivals_max}",
+            rank=item.rank,
+            limit=job.settings.open_arrivals_max,
+        )
+    _check_releases(job, item)
+
+
+def _check_releases(job: JobCore, item: RankNews) -> None:
+    through: dict[Stream, int] = {}
+    for release in item.releases:
+        check_participant(job, release.stream, item.rank)
+        stream = job.streams.get(release.stream)
+        granted = stream.granted if stream else 0
+        done = through.get(release.stream, stream.released[item.rank] if stream else 0)
+        end = release.n + release.length
+        if end > granted or release.n > done:
+            raise CoreError(
+                Problem.RELEASE_NOT_HELD,
+                f"rank {item.rank} releases operations {release.n} to {end - 1} of {release.stream}, but has "
+                f"released {done} and been granted {granted}; release in order, and only what was granted",
+                rank=item.rank,
+                connection=release.stream.connection,
+                n=release.n,
+                released=done,
+                granted=granted,
+            )
+        through[release.stream] = max(done, end)

@@ -1,0 +1,140 @@
+"""Serving a job: grant what can be granted in the one order, and say why the rest waits."""
+
+from __future__ import annotations
+
+from opus_sdn.intent.changes import IntentMoved, IntentState, RunGranted
+from opus_sdn.intent.errors import Failure, Problem
+from opus_sdn.intent.job import JobCore
+from opus_sdn.intent.model import RankKey
+from opus_sdn.intent.order import Reservations, count_overtaking, in_order
+from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.state import CoreState, own
+from opus_sdn.intent.streams import Intent, StreamState
+
+
+def note_complete(now: float, job: JobCore, stream: StreamState) -> Failure | None:
+    """If the stream's next intent has all its members, it becomes complete. A failure when tags disagree."""
+    intent = stream.complete()
+    if intent is None or intent.state is not IntentState.DECLARED:
+        return None
+    tags = {arrived.arrival.tag for arrived in intent.arrived.values()}
+    if len(tags) > 1:
+        said = {rank: arrived.arrival.tag for rank, arrived in sorted(intent.arrived.items())}
+        return Failure(
+            Problem.TAG_ORDER,
+            f"message {intent.n} of {stream.stream}: the two ends name different tags "
+            f"({', '.join(f'rank {rank}: {tag}' for rank, tag in said.items())}); receives match in order",
+            data={
+                "connection": stream.connection.id,
+                "n": intent.n,
+                "tags": {str(r): t for r, t in said.items()},
+            },
+        )
+    job.age += 1
+    intent.age = job.age
+    intent.complete_at = now
+    intent.move(IntentState.COMPLETE)
+    job.complete[(intent.stream, intent.n)] = intent
+    job.seed = None  # a real need is known: the initial topology has had its time
+    for rank, arrived in intent.arrived.items():
+        job.ranks[rank].barrier_wait_s += now - arrived.at
+    return None
+
+
+def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
+    """Grant until nothing more can be granted; the rest is in `job.waiting`, in order, with reasons."""
+    while True:
+        granted = False
+        waiting: list[Intent] = []
+        reserved = Reservations()
+        ordered = in_order(job.complete.values(), now, state.settings, state.is_up)
+        for index, intent in enumerate(ordered):
+            circuits = intent.connection.circuits
+            earlier = reserved.against(circuits)
+            if earlier is None and all(state.is_up(circuit) for circuit in circuits):
+                count_overtaking(intent, ordered[index + 1 :])
+                failure = _grant(state, now, job, intent)
+                if failure is not None:
+                    return failure
+                granted = True
+                continue
+            if earlier is not None:
+                detail = f"{earlier.key} goes first"
+                intent.because = Because(Reason.RESERVED, detail, {"for": earlier.key})
+            elif intent.because is None or intent.because.reason is Reason.RESERVED:
+                intent.because = Because(Reason.SWITCHING, "its circuits are to be made")
+            reserved.add(intent)
+            waiting.append(intent)
+        if not granted:
+            break
+    job.waiting = waiting
+    _announce(state, job)
+    state.touch_switches(waiting)
+    return None
+
+
+def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failure | None:
+    """Lock for all participants, raise the mark, number the grants: one change, answered once stored."""
+    key = (intent.stream, intent.n)
+    ledger, stream = state.ledger, job.streams[intent.stream]
+    numbers = job.number(intent, ledger.open_batch)
+    run = stream.grant(now, intent, numbers)
+    intent.move(IntentState.GRANTED)
+    del job.complete[key]
+    del job.open[key]
+    state.hold(intent.connection.circuits)
+    own(state, job, intent.connection.circuits, job.digit(intent.connection))
+    exposed_s = now - intent.complete_at
+    job.grants += 1
+    job.exposed_wait_s += exposed_s
+    for rank in numbers:
+        job.ranks[rank].exposed_wait_s += exposed_s
+        ledger.wake_on_commit(RankKey(job.spec.name, job.incarnation, rank))
+    ledger.add(
+        RunGranted(
+            job.spec.name,
+            job.incarnation,
+            intent.stream,
+            intent.n,
+            run.length,
+            tuple(numbers.items()),
+            tuple(circuit.id for circuit in intent.connection.circuits),
+            intent.complete_at,
+            now,
+        )
+    )
+    ledger.event(
+        "intent.granted",
+        job,
+        **intent_data(intent),
+        barrier_wait_ms=round((intent.complete_at - intent.first_at) * 1e3, 3),
+        exposed_wait_ms=round(exposed_s * 1e3, 3),
+    )
+    return note_complete(now, job, stream)
+
+
+def _announce(state: CoreState, job: JobCore) -> None:
+    """Complete intents that have to wait leave one event when they begin to."""
+    for intent in job.waiting:
+        if not intent.announced:
+            intent.announced = True
+            record_move(state, job, intent, "intent.complete", because=intent.because)
+
+
+def record_move(
+    state: CoreState, job: JobCore, intent: Intent, kind: str, because: Because | None = None
+) -> None:
+    """The change and the one event of an intent's new state."""
+    state.ledger.add(IntentMoved(job.spec.name, job.incarnation, intent.stream, intent.n, intent.state))
+    data = intent_data(intent)
+    if because is not None:
+        data |= {"reason": because.reason.value, "detail": because.detail}
+    state.ledger.event(kind, job, **data)
+
+
+def intent_data(intent: Intent) -> dict[str, object]:
+    """What names an intent in events."""
+    data: dict[str, object] = {"connection": intent.connection.id, "n": intent.n}
+    if intent.stream.source is not None:
+        data |= {"source": intent.stream.source, "destination": intent.stream.destination}
+    return data

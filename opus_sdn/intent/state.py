@@ -1,0 +1,168 @@
+"""All state of the core in one place, and the ledger of what the store must be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from opus_sdn.intent.changes import Batch, Change, EventAppended, LocksReleased
+from opus_sdn.intent.fabric import Circuit, Fabric, Terminal
+from opus_sdn.intent.job import JobCore, rails_of
+from opus_sdn.intent.model import CoreSettings, RankKey, Stream
+from opus_sdn.intent.streams import HeldRun, Intent
+from opus_sdn.intent.switches import SwitchState
+from opus_sdn.intent.topology_id import topology_id
+
+
+class Ledger:
+    """Changes waiting for their transaction. The batch being filled has id `open_batch`."""
+
+    def __init__(self) -> None:
+        self.open_batch = 1
+        self.committed = 0
+        self.wake: dict[RankKey, None] = {}
+        self._wake_on_commit: dict[int, dict[RankKey, None]] = {}
+        self._changes: list[Change] = []
+        self._lazy: list[Change] = []
+        self._releases: dict[tuple[str, int, Stream, int, int], list[int]] = {}
+        self._durable = False
+
+    def add(self, change: Change, durable: bool = False) -> None:
+        """Write this with the next batch; `durable` makes the whole batch reach the disk first."""
+        self._changes.append(change)
+        self._durable = self._durable or durable
+
+    def later(self, change: Change) -> None:
+        """Write this with the next batch that is written anyway; nothing waits for it."""
+        self._lazy.append(change)
+
+    def event(self, kind: str, job: JobCore | None = None, **data: object) -> None:
+        """Append an event; `rail` and `switch` among the data become its columns."""
+        rail, switch = data.pop("rail", None), data.pop("switch", None)
+        self._changes.append(make_event(kind, job, rail, switch, data))
+
+    def release(self, job: JobCore, stream: Stream, run: HeldRun, rank: int) -> None:
+        """A rank let go of a run; ranks that do so in the same batch share one change."""
+        key = (job.spec.name, job.incarnation, stream, run.n, run.length)
+        self._releases.setdefault(key, []).append(rank)
+
+    def wake_on_commit(self, key: RankKey) -> None:
+        """Wake a waiting rank once the open batch is stored."""
+        self._wake_on_commit.setdefault(self.open_batch, {})[key] = None
+
+    def commit(self, batch: int) -> tuple[RankKey, ...]:
+        """A batch was stored: its grants may be answered. The ranks to wake."""
+        self.committed = max(self.committed, batch)
+        return tuple(self._wake_on_commit.pop(batch, ()))
+
+    def cut(self, now: float) -> Batch | None:
+        """Close the open batch; None when there is nothing to write."""
+        released = [LocksReleased(*key, tuple(ranks)) for key, ranks in self._releases.items()]
+        if not self._changes and not released:
+            return None
+        # Releases happened before whatever was granted because of them.
+        changes = (*self._lazy, *released, *self._changes)
+        batch = Batch(self.open_batch, now, changes, self._durable)
+        self.open_batch += 1
+        self._changes, self._lazy, self._releases, self._durable = [], [], {}, False
+        return batch
+
+    def take_wake(self) -> tuple[RankKey, ...]:
+        """Ranks to wake without waiting for a commit."""
+        woken, self.wake = tuple(self.wake), {}
+        return woken
+
+
+def make_event(
+    kind: str, job: JobCore | None, rail: object, switch: object, data: Mapping[str, object]
+) -> EventAppended:
+    """One event line; the job's name and incarnation come from the job."""
+    return EventAppended(
+        kind,
+        job.spec.name if job else None,
+        job.incarnation if job else None,
+        None if rail is None else str(rail),
+        None if switch is None else str(switch),
+        dict(data),
+    )
+
+
+@dataclass(slots=True)
+class CoreState:
+    """Jobs (newest incarnation of each name), switches, live terminals and what is to be looked at next."""
+
+    fabric: Fabric
+    settings: CoreSettings
+    start: int
+    switches: dict[str, SwitchState]
+    incarnations: dict[str, int]
+    next_step: int
+    jobs: dict[str, JobCore] = field(default_factory=dict)
+    live: dict[Terminal, int] = field(default_factory=dict)  # terminal -> held runs that need it
+    ledger: Ledger = field(default_factory=Ledger)
+    dirty_jobs: dict[str, None] = field(default_factory=dict)
+    dirty_switches: dict[str, None] = field(default_factory=dict)
+
+    def is_up(self, circuit: Circuit) -> bool:
+        """Observed on its switch and not moving."""
+        return self.switches[circuit.switch].is_up(circuit)
+
+    def hold(self, circuits: Iterable[Circuit]) -> None:
+        """A run was granted: its circuits are live."""
+        for circuit in circuits:
+            for terminal in circuit.terminals:
+                self.live[terminal] = self.live.get(terminal, 0) + 1
+
+    def unhold(self, circuits: Iterable[Circuit]) -> None:
+        """Nobody holds the run any more."""
+        for circuit in circuits:
+            for terminal in circuit.terminals:
+                self.live[terminal] -= 1
+                if not self.live[terminal]:
+                    del self.live[terminal]
+
+    def touch(self, job: JobCore) -> None:
+        """Look at this job in the next pump, and at the switches its waiting intents need."""
+        self.dirty_jobs[job.spec.name] = None
+
+    def touch_switches(self, intents: Iterable[Intent]) -> None:
+        """Plan these intents' switches in the next pump."""
+        for intent in intents:
+            for circuit in intent.connection.circuits:
+                self.dirty_switches[circuit.switch] = None
+
+    def refresh_topology(self, job: JobCore, rails: Iterable[str]) -> None:
+        """Recompute a job's topology id on these rails; a change leaves an event."""
+        for rail in rails:
+            new = self._topology_on(job, rail)
+            old = job.topology.get(rail)
+            if new != old:
+                job.topology[rail] = new
+                # Installing the initial topology is no change of it: nobody has needed anything yet.
+                job.topology_changes += old is not None and bool(job.grants or job.complete)
+                self.ledger.event("topology.changed", job, rail=rail, old=old, new=new)
+
+    def _topology_on(self, job: JobCore, rail: str) -> str:
+        ends: list[tuple[int, int | None]] = []
+        for rank, place in enumerate(job.spec.placement):
+            if self.fabric.rail_of(place.host, place.slot) != rail:
+                continue
+            for terminal in self.fabric.terminals_of(place.host, place.slot):
+                switch = self.switches[terminal.switch]
+                pair = switch.holder.get(terminal)
+                if pair is None:
+                    continue
+                circuit = self.fabric.circuit_of(terminal.switch, pair)
+                whole = circuit is not None and all(p in switch.matching for p in circuit.cross_connects)
+                digit = job.owners.get(circuit.id) if circuit is not None and whole else None
+                ends.append((job.layout.stage_of[rank], digit))
+        return topology_id(job.layout.stages, ends)
+
+
+def own(state: CoreState, job: JobCore, circuits: Iterable[Circuit], digit: int | None) -> None:
+    """From now on these circuits count for one dimension; where that changes an id, it is recorded."""
+    changed = [circuit for circuit in circuits if job.owners.get(circuit.id, -1) != digit]
+    for circuit in changed:
+        job.owners[circuit.id] = digit
+    if changed:
+        state.refresh_topology(job, rails_of(changed))

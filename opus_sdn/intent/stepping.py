@@ -1,0 +1,324 @@
+"""Device steps: planned from what all jobs wait for, started by one atomic re-check, settled by a read-back.
+
+Between planning and starting, the plan is written to disk and other things happen. So starting checks again,
+together with the lock table, that the step removes nothing live and nothing that a complete intent ordered
+before its causes has up; only then do its ports become `moving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opus_sdn.intent.changes import (
+    CircuitsObserved,
+    IntentState,
+    StepMoved,
+    StepPlanned,
+    StepState,
+)
+from opus_sdn.intent.checker import check_step
+from opus_sdn.intent.fabric import Circuit, CircuitKind, CrossConnect, Terminal
+from opus_sdn.intent.job import JobCore, Seed, rails_of
+from opus_sdn.intent.order import in_order
+from opus_sdn.intent.planner import Plan, SwitchFacts, Want, plan
+from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.serving import record_move
+from opus_sdn.intent.state import CoreState, make_event, own
+from opus_sdn.intent.streams import Intent
+from opus_sdn.intent.switches import Step, SwitchState
+
+SEED = "initial-topology"
+
+
+def plan_switch(state: CoreState, switch: SwitchState) -> int | None:
+    """Plan one step for everything that waits on this switch; its id, or None when nothing can move."""
+    wants, causes = _wants_on(state, switch.switch.name)
+    facts = facts_of(state, switch)
+    made = plan(facts, wants)
+    _explain(made, causes)
+    if not made.add:
+        return None
+    owner = _job_of(causes, made.causes)
+    violations = check_step(
+        switch.switch,
+        switch.matching,
+        made.remove,
+        made.add,
+        state.live,
+        switch.busy,
+        lambda terminal: any(terminal in job.terminals for job in owner),
+    )
+    if violations:
+        found = [f"{violation.invariant}: {violation.detail}" for violation in violations]
+        state.ledger.event("plan.refused", switch=switch.switch.name, violations=found)
+        return None
+    step = Step(
+        state.next_step,
+        made.switch,
+        made.generation,
+        made.remove,
+        made.add,
+        made.causes,
+        disturbed_by(state, made.switch, made.remove),
+    )
+    state.next_step += 1
+    switch.plan_step(step)
+    _record_plan(state, step)
+    for key in made.causes:
+        job, intent = causes[key]
+        own_missing(state, job, intent)
+        if isinstance(intent, Intent):
+            intent.because = Because(
+                Reason.SWITCHING, f"step {step.id} makes its circuits", {"step": step.id}
+            )
+            if intent.state is IntentState.COMPLETE:
+                intent.move(IntentState.INSTALLING)
+                record_move(state, job, intent, "intent.installing", because=intent.because)
+    return step.id
+
+
+def facts_of(state: CoreState, switch: SwitchState) -> SwitchFacts:
+    """What planning may assume now; planned steps count as moving so that nothing is planned twice."""
+    duplex = state.fabric.circuit_kind is CircuitKind.DUPLEX
+    return SwitchFacts(switch.switch, switch.generation, switch.holder, switch.busy, state.live, duplex)
+
+
+def _wants_on(state: CoreState, switch: str) -> tuple[list[Want], dict[str, tuple[JobCore, Intent | Seed]]]:
+    """Wants in their jobs' serving order, seeds last. Jobs have disjoint ports: their order is free."""
+    wants: list[Want] = []
+    seeds: list[Want] = []
+    causes: dict[str, tuple[JobCore, Intent | Seed]] = {}
+    for job in state.jobs.values():
+        for intent in job.waiting:
+            _add_want(wants, causes, switch, job, intent.key, intent, intent.connection.circuits)
+        if job.seed is not None:
+            _add_want(seeds, causes, switch, job, SEED, job.seed, job.seed.circuits)
+    return wants + seeds, causes
+
+
+def _add_want(
+    wants: list[Want],
+    causes: dict[str, tuple[JobCore, Intent | Seed]],
+    switch: str,
+    job: JobCore,
+    name: str,
+    cause: Intent | Seed,
+    circuits: Iterable[Circuit],
+) -> None:
+    mine = tuple(circuit for circuit in circuits if circuit.switch == switch)
+    if mine:
+        key = f"{job.spec.name}/{job.incarnation}/{name}"
+        wants.append(Want(key, mine))
+        causes[key] = (job, cause)
+
+
+def _explain(made: Plan, causes: dict[str, tuple[JobCore, Intent | Seed]]) -> None:
+    for blocked in made.blocked:
+        cause = causes[blocked.key][1]
+        if isinstance(cause, Intent):
+            cause.because = blocked.because
+
+
+def _job_of(causes: dict[str, tuple[JobCore, Intent | Seed]], keys: Iterable[str]) -> list[JobCore]:
+    jobs = {id(causes[key][0]): causes[key][0] for key in keys}
+    return list(jobs.values())
+
+
+def own_missing(state: CoreState, job: JobCore, cause: Intent | Seed) -> None:
+    """Circuits that a step is about to make count for the cause's dimension from the moment they are up."""
+    if isinstance(cause, Intent):
+        digit = job.digit(cause.connection)
+        for circuit in cause.connection.circuits:
+            if not state.is_up(circuit):
+                job.owners[circuit.id] = digit
+
+
+def disturbed_by(state: CoreState, switch: str, remove: Iterable[CrossConnect]) -> tuple[str, ...]:
+    """Circuits that lose a cross-connect; pairs that are no circuit of ours are named by position."""
+    names: dict[str, None] = {}
+    for pair in remove:
+        circuit = state.fabric.circuit_of(switch, pair)
+        names[circuit.id if circuit else f"{switch} {pair.ingress}->{pair.egress}"] = None
+    return tuple(names)
+
+
+def _record_plan(state: CoreState, step: Step) -> None:
+    state.ledger.add(
+        StepPlanned(
+            step.id, step.switch, step.generation, step.remove, step.add, step.causes, step.disturbed
+        ),
+        durable=True,
+    )
+    state.ledger.event(
+        "step.planned",
+        switch=step.switch,
+        step=step.id,
+        remove=[list(pair) for pair in step.remove],
+        add=[list(pair) for pair in step.add],
+        causes=list(step.causes),
+        disturbed=list(step.disturbed),
+    )
+
+
+def start_step(state: CoreState, now: float, step_id: int) -> Step | None:
+    """The atomic act of rule 9. None, and the step is dropped, when its reasons no longer hold."""
+    for switch in state.switches.values():
+        progress = switch.progress.get(step_id)
+        if progress is None or progress.state is not StepState.PLANNED:
+            continue
+        step = progress.step
+        objection = why_not_start(state, now, switch, step)
+        if objection is None:
+            switch.start(step)
+            state.ledger.later(StepMoved(step.id, step.switch, StepState.STARTED))
+            state.ledger.later(make_event("step.started", None, None, step.switch, {"step": step.id}))
+            needing: dict[str, JobCore] = {}
+            for job, cause in _causes_of(state, step):
+                if isinstance(cause, Seed):  # moves circuits at most once on each switch
+                    elsewhere = tuple(c for c in cause.circuits if c.switch != step.switch)
+                    job.seed = Seed(elsewhere) if elsewhere else None
+                else:
+                    needing[job.spec.name] = job
+            for job in needing.values():
+                job.device_steps += 1
+            return step
+        _finish(state, switch, step, StepState.DROPPED, objection)
+    return None
+
+
+def why_not_start(state: CoreState, now: float, switch: SwitchState, step: Step) -> str | None:
+    """What has changed since planning that forbids this step; None when it may start."""
+    causes = _causes_of(state, step)
+    if not causes:
+        return "what it was planned for no longer waits"
+    for pair in step.remove:
+        if pair not in switch.matching:
+            return f"{pair.ingress}->{pair.egress} is no longer there"
+        for terminal in switch.switch.terminals_of(pair):
+            if terminal in state.live:
+                return f"{pair.ingress}->{pair.egress} carries traffic now"
+    removed = set(step.remove)
+    for terminal in switch.terminals_of_step(step):
+        if terminal in switch.moving:
+            return f"position {terminal.position} is moving"
+        holder = switch.holder.get(terminal)
+        if holder is not None and holder not in removed:
+            return f"position {terminal.position} has been taken by {holder.ingress}->{holder.egress}"
+    return _protected(state, now, switch, step, causes)
+
+
+def _protected(
+    state: CoreState, now: float, switch: SwitchState, step: Step, causes: list[tuple[JobCore, Intent | Seed]]
+) -> str | None:
+    """Whether a removed pair is up for a complete intent ordered before every cause of its removal."""
+    for job in state.jobs.values():
+        ordered = in_order(job.complete.values(), now, state.settings, state.is_up)
+        position = {id(intent): at for at, intent in enumerate(ordered)}
+        for pair in step.remove:
+            terminals = set(switch.switch.terminals_of(pair))
+            first_cause = min(
+                (
+                    position.get(id(cause), len(ordered))
+                    for owner, cause in causes
+                    if owner is job and _needs(cause, terminals)
+                ),
+                default=len(ordered),
+            )
+            for intent in ordered[:first_cause]:
+                for circuit in intent.connection.circuits:
+                    if circuit.switch == step.switch and pair in circuit.cross_connects:
+                        return f"{pair.ingress}->{pair.egress} is needed by {intent.key}, which goes first"
+    return None
+
+
+def _needs(cause: Intent | Seed, terminals: set[Terminal]) -> bool:
+    """Whether a cause wants any of these positions (a duplex victim's other half goes with the first)."""
+    circuits = cause.connection.circuits if isinstance(cause, Intent) else cause.circuits
+    positions = {(t.switch, t.position) for t in terminals}
+    return any((t.switch, t.position) in positions for circuit in circuits for t in circuit.terminals)
+
+
+def _causes_of(state: CoreState, step: Step) -> list[tuple[JobCore, Intent | Seed]]:
+    """The step's causes that still wait."""
+    found: list[tuple[JobCore, Intent | Seed]] = []
+    for job in state.jobs.values():
+        prefix = f"{job.spec.name}/{job.incarnation}/"
+        waiting = {prefix + intent.key: intent for intent in job.complete.values()}
+        for key in step.causes:
+            intent = waiting.get(key)
+            if intent is not None:
+                found.append((job, intent))
+            elif key == prefix + SEED and job.seed is not None:
+                found.append((job, job.seed))
+    return found
+
+
+def settle_step(
+    state: CoreState, step_id: int, ok: bool, detail: str | None, matching: frozenset[CrossConnect]
+) -> None:
+    """The device answered and was read back: the step is done only if the device shows all of it."""
+    for switch in state.switches.values():
+        progress = switch.progress.get(step_id)
+        if progress is None:
+            continue
+        step = progress.step
+        missing = [p for p in step.add if p not in matching]
+        stayed = [p for p in step.remove if p in matching and p not in step.add]
+        if ok and (missing or stayed):
+            detail = f"the device says done but shows otherwise: missing {missing}, still there {stayed}"
+        outcome = StepState.DONE if ok and not missing and not stayed else StepState.FAILED
+        _finish(state, switch, step, outcome, detail, matching)
+
+
+def _finish(
+    state: CoreState,
+    switch: SwitchState,
+    step: Step,
+    outcome: StepState,
+    detail: str | None,
+    matching: frozenset[CrossConnect] | None = None,
+) -> None:
+    """Record how a step ended, take over what was read, and look again at everything that waits there."""
+    causes = _causes_of(state, step)
+    switch.finish(step, outcome)
+    state.ledger.add(StepMoved(step.id, step.switch, outcome, detail))
+    state.ledger.event(f"step.{outcome.value}", switch=step.switch, step=step.id, detail=detail)
+    if matching is not None:
+        take_observation(state, switch, matching)
+    if outcome is not StepState.DONE:
+        reason = Reason.SWITCH_FAILED if outcome is StepState.FAILED else Reason.SWITCHING
+        for job, intent in causes:
+            if isinstance(intent, Intent) and intent.state is IntentState.INSTALLING:
+                intent.move(IntentState.COMPLETE)
+                intent.because = Because(
+                    reason, f"step {step.id} {outcome.value}: {detail}", {"step": step.id}
+                )
+                record_move(state, job, intent, "intent.complete", because=intent.because)
+    for job in state.jobs.values():
+        if job.waiting or job.seed is not None:
+            state.touch(job)
+    state.dirty_switches[step.switch] = None
+
+
+def take_observation(state: CoreState, switch: SwitchState, matching: Iterable[CrossConnect]) -> None:
+    """What the device holds now is the truth; topology ids follow."""
+    if not switch.observe(matching):
+        return
+    name = switch.switch.name
+    state.ledger.add(CircuitsObserved(name, switch.generation, tuple(sorted(switch.matching))))
+    for job in state.jobs.values():
+        rails = [rail.name for rail in state.fabric.rails if rail.switch == name and rail.name in job.rails]
+        if rails and job.occupies_ports():
+            state.refresh_topology(job, rails)
+
+
+def seed_job(state: CoreState, job: JobCore, circuits: dict[Circuit, int]) -> None:
+    """Want the initial topology; it yields to every complete intent and is tried once."""
+    for circuit, digit in circuits.items():
+        own(state, job, (circuit,), digit)
+    missing = tuple(circuit for circuit in circuits if not state.is_up(circuit))
+    if missing:
+        job.seed = Seed(missing)
+        for circuit in missing:
+            state.dirty_switches[circuit.switch] = None
+    state.refresh_topology(job, rails_of(circuits))

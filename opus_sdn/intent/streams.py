@@ -1,0 +1,143 @@
+"""The barrier: arrivals, marks and held runs of one stream. A grant needs every participant at the same n.
+
+Numbers only go up: what is at or below a mark is answered from memory and never acted on again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from opus_sdn.intent.changes import IntentState
+from opus_sdn.intent.lifecycle import advance_intent
+from opus_sdn.intent.model import Arrival, ArrivalState, Connection, Stream
+from opus_sdn.intent.reasons import Because, Reason
+
+COMMITTING = Because(Reason.COMMITTING, "decided; the record is being written")
+
+
+@dataclass(slots=True)
+class OpenArrival:
+    """One rank's arrival at an operation that is not granted yet."""
+
+    arrival: Arrival
+    at: float
+
+
+@dataclass(slots=True)
+class Intent:
+    """The declaration that operation n of a stream needs its circuits up."""
+
+    stream: Stream
+    connection: Connection
+    n: int
+    first_at: float
+    arrived: dict[int, OpenArrival] = field(default_factory=dict)
+    state: IntentState = IntentState.DECLARED
+    complete_at: float = 0.0
+    age: int = 0  # order of completion within the job; lower is older
+    overtaken: int = 0
+    announced: bool = False
+    because: Because | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of this run's intent within its job."""
+        return f"{self.stream}#{self.n}"
+
+    def move(self, to: IntentState) -> None:
+        """Change state by the table."""
+        self.state = advance_intent(self.state, to)
+
+
+@dataclass(slots=True)
+class HeldRun:
+    """A granted run [n, n + length): live until every participant has released it."""
+
+    n: int
+    length: int
+    holders: dict[int, int]  # rank -> grant number
+    granted_at: float
+
+
+class StreamState:
+    """Marks, open arrivals and held runs of one stream; the job owns it."""
+
+    __slots__ = ("connection", "granted", "held", "intents", "next_n", "participants", "released", "stream")
+
+    def __init__(self, stream: Stream, connection: Connection) -> None:
+        self.stream = stream
+        self.connection = connection
+        self.participants = connection.ranks
+        self.granted = 0
+        self.released = dict.fromkeys(connection.ranks, 0)
+        self.next_n = dict.fromkeys(connection.ranks, 0)
+        self.intents: dict[int, Intent] = {}
+        self.held: dict[int, HeldRun] = {}
+
+    def standing(self, rank: int, n: int) -> ArrivalState | None:
+        """What is known of (rank, n): done, granted, open, or None when it would be new."""
+        if n < self.released[rank]:
+            return ArrivalState.DONE
+        if n < self.granted:
+            return ArrivalState.GRANTED
+        return ArrivalState.OPEN if n < self.next_n[rank] else None
+
+    def arrive(self, now: float, rank: int, arrival: Arrival) -> Intent:
+        """Record a new arrival at the rank's next operation and return its intent."""
+        intent = self.intents.get(arrival.n)
+        if intent is None:
+            intent = Intent(self.stream, self.connection, arrival.n, now)
+            self.intents[arrival.n] = intent
+        intent.arrived[rank] = OpenArrival(arrival, now)
+        self.next_n[rank] = arrival.n + 1
+        return intent
+
+    def complete(self) -> Intent | None:
+        """The next intent, if every participant has arrived at it."""
+        intent = self.intents.get(self.granted)
+        if intent is not None and len(intent.arrived) == len(self.participants):
+            return intent
+        return None
+
+    def missing(self, n: int) -> list[int]:
+        """Participants that have not arrived at operation n."""
+        intent = self.intents.get(n)
+        arrived = intent.arrived if intent is not None else {}
+        return [rank for rank in self.participants if rank not in arrived]
+
+    def grant(self, now: float, intent: Intent, numbers: dict[int, int]) -> HeldRun:
+        """Raise the mark and hold the run for all participants; `numbers` are their grant numbers."""
+        run = HeldRun(intent.n, 1, numbers, now)
+        self.granted = intent.n + run.length
+        self.held[run.n] = run
+        del self.intents[intent.n]
+        return run
+
+    def release(self, rank: int, through: int) -> list[HeldRun]:
+        """Rank has finished all operations below `through`; the runs it let go of, newly, in order."""
+        let_go = []
+        for run in self.held.values():
+            if run.n + run.length <= through and rank in run.holders:
+                del run.holders[rank]
+                let_go.append(run)
+        self.released[rank] = max(self.released[rank], through)
+        return let_go
+
+    def why_open(self, intent: Intent) -> Because:
+        """Why this intent is not granted, for answers and views."""
+        if intent.n > self.granted:
+            detail = f"operation {self.granted} of {self.stream} goes first"
+            return Because(Reason.EARLIER_OPERATION, detail, {"n": self.granted})
+        if intent.state is IntentState.DECLARED:
+            missing = self.missing(intent.n)
+            detail = f"ranks {_short(missing)} have not arrived at operation {intent.n} of {self.stream}"
+            return Because(Reason.MEMBERS_MISSING, detail, {"ranks": missing})
+        if intent.because is None:
+            return COMMITTING
+        return intent.because
+
+
+def _short(ranks: list[int], most: int = 16) -> str:
+    """A rank list for people: long ones are cut."""
+    shown = ", ".join(str(rank) for rank in ranks[:most])
+    return shown if len(ranks) <= most else f"{shown} and {len(ranks) - most} more"

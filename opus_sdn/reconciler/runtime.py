@@ -1,0 +1,382 @@
+"""The loop around the core: inputs make it decide, decisions are stored, and only then do they take effect.
+
+One pass decides all that can be decided now, so a burst of requests in one turn of the event loop costs one
+pass and one transaction. Whatever goes wrong in a pass is a bug: it is logged with its traceback, that pass
+ends, and the process goes on serving. A failing store is different: nothing that is decided after it can be
+promised, so the runtime stops for good and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from opus_sdn.drivers.base import Driver
+from opus_sdn.intent.changes import Batch, StepPlanned
+from opus_sdn.intent.engine import Engine
+from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.reconciler.clock import Clock
+from opus_sdn.reconciler.feed import EventFeed
+from opus_sdn.reconciler.runs import RunFiles
+from opus_sdn.reconciler.waiters import Waiters
+from opus_sdn.reconciler.worker import SwitchWorker
+from opus_sdn.store.base import Store, StoreError
+
+logger = logging.getLogger(__name__)
+
+# A deadline that stays due (its consequence waits for a commit) is looked at again after this pause.
+TICK_PAUSE_S = 0.01
+# Batches handed to the store and not yet written. The writer joins what is queued into one transaction;
+# beyond this many it is slower than the ranks, and fewer passes that decide more cost it less.
+PENDING_MAX = 256
+
+
+class Phase(StrEnum):
+    """What the runtime can do now. Only `ready` decides anything."""
+
+    ADOPTING = "adopting"  # the switches are being read
+    READY = "ready"
+    STORE_FAILED = "store-failed"
+    STOPPING = "stopping"
+
+
+SENTENCES = {
+    Phase.ADOPTING: "the controller is reading its switches; ask again in a second",
+    Phase.STORE_FAILED: "the controller's store has failed; an operator has to look at its log",
+    Phase.STOPPING: "the controller is stopping; ask again when it has been started anew",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A batch on its way to the store, with the steps that may start once it is there."""
+
+    batch: Batch
+    steps: tuple[tuple[int, str], ...]
+    stored: Future[int]
+    confirm: list[asyncio.Future[None]]  # who waits for this batch, or for one before it, to be stored
+
+
+class Runtime:
+    """The engine's shell. All methods are called on `loop`.
+
+    `newest_event` is the number of the last event in the store at the start; with `runs_dir` every job gets
+    its own files there.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        drivers: Mapping[str, Driver],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        step_deadline_s: float = 5.0,
+        newest_event: int = 0,
+        runs_dir: Path | None = None,
+    ) -> None:
+        self.engine = engine
+        self.store = store
+        self.clock = clock
+        self.phase = Phase.ADOPTING
+        self.waiters = Waiters()
+        self.feed = EventFeed(newest_event)
+        self.loop = loop
+        self._step_deadline_s = step_deadline_s
+        self._workers: dict[str, SwitchWorker] = {}
+        self._pending: deque[_Pending] = deque()
+        self._unconfirmed: list[asyncio.Future[None]] = []
+        self._record_end = False  # at the end, what became of the steps in flight is still stored
+        self._pump_due = False
+        self._pump_held = False  # the store is behind; the next commit pumps
+        self._due: float | None = None  # when the timer is set for
+        self._timer: asyncio.TimerHandle | None = None
+        self._adoption: asyncio.Task[None] | None = None
+        self._run_files = RunFiles(store, self.feed, runs_dir) if runs_dir is not None else None
+        self._run_files_task: asyncio.Task[None] | None = None
+        self._make_workers(drivers)
+
+    # --- what the API calls
+
+    def now(self) -> float:
+        """The time to give to the core, seconds since 1970."""
+        return self.clock()
+
+    def changed(self) -> None:
+        """Say after every input to the core: what follows from it is decided at the end of this turn."""
+        if not self._pump_due and self.phase is Phase.READY:
+            self._pump_due = True
+            self.loop.call_soon(self._pump)
+
+    async def stored(self) -> None:
+        """Say that the core was given an input, and wait until what followed from it at once is stored.
+
+        For requests whose answer is a promise. Raises CoreError `not-ready` when the store is lost meanwhile.
+        """
+        self.require_ready()
+        confirmed: asyncio.Future[None] = self.loop.create_future()
+        self._unconfirmed.append(confirmed)
+        self.changed()
+        await confirmed
+
+    def require_ready(self) -> None:
+        """Raise CoreError `not-ready` unless what is decided now can be stored and carried out."""
+        if self.phase is Phase.READY:
+            return
+        raise CoreError(Problem.NOT_READY, SENTENCES[self.phase], phase=self.phase.value)
+
+    def checks(self) -> dict[str, str | None]:
+        """Name of each readiness check -> what is wrong, None when it passes."""
+        checks: dict[str, str | None] = {
+            "store": "failed" if self.phase is Phase.STORE_FAILED else None,
+            "adoption": "switches are being read" if self.phase is Phase.ADOPTING else None,
+            "running": "stopping" if self.phase is Phase.STOPPING else None,
+        }
+        for name, worker in self._workers.items():
+            checks[f"switch:{name}"] = worker.trouble
+        return checks
+
+    # --- life
+
+    async def start(self) -> None:
+        """Read every switch, then begin to decide. Returns when ready; waits for a switch that is away."""
+        if self._run_files is not None and self._run_files_task is None:
+            self._run_files_task = self.loop.create_task(self._run_files.run())
+        self._adoption = self.loop.create_task(self._adopt())
+        await asyncio.wait({self._adoption})
+        if not self._adoption.cancelled():
+            self._adoption.result()
+
+    def refuse_work(self) -> None:
+        """The beginning of `stop`, for a server that first has to answer everybody who waits."""
+        if self.phase is Phase.STOPPING:
+            return
+        self._record_end = self.phase is Phase.READY
+        self.phase = Phase.STOPPING
+        self.waiters.end_all()
+        self.feed.close()
+        if self._adoption is not None:
+            self._adoption.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for worker in self._workers.values():
+            worker.stop()
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Start nothing more, let the steps in flight end and be recorded, close store and drivers.
+
+        A step that takes longer than `timeout_s` seconds is left to the device; the next start reads what
+        became of it.
+        """
+        self.refuse_work()
+        await asyncio.gather(*(worker.drained(timeout_s) for worker in self._workers.values()))
+        if self._record_end:
+            self._decide()
+            await self._flush()
+        if self._run_files is not None and self._run_files_task is not None:
+            await asyncio.wait({self._run_files_task})
+            await self._run_files.finish()
+        await asyncio.to_thread(self.store.close)
+        await self._close_drivers(worker.driver for worker in self._workers.values())
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Decide nothing in the block, where `use` may put another fabric in force; then read all switches.
+
+        Everything decided before is stored when the block begins. Raises CoreError `not-ready` while a device
+        step is in flight.
+        """
+        self.require_ready()
+        if any(worker.busy for worker in self._workers.values()):
+            raise CoreError(Problem.NOT_READY, "a device step is in flight; ask again when it has ended")
+        self.phase = Phase.ADOPTING
+        self.waiters.end_all()
+        try:
+            self._decide()
+            await self._flush()
+            yield
+        finally:
+            if self.phase is Phase.ADOPTING:
+                await self.start()
+
+    async def use(self, engine: Engine, drivers: Mapping[str, Driver]) -> None:
+        """Go on with this engine and these drivers. For the inside of `paused`, when no job runs."""
+        former = self.drivers()
+        for worker in self._workers.values():
+            worker.stop()
+        self.engine = engine
+        self._make_workers(drivers)
+        await self._close_drivers(driver for driver in former.values() if driver not in drivers.values())
+
+    def drivers(self) -> Mapping[str, Driver]:
+        """The drivers by switch name."""
+        return {name: worker.driver for name, worker in self._workers.items()}
+
+    def _make_workers(self, drivers: Mapping[str, Driver]) -> None:
+        self._workers = {
+            name: SwitchWorker(
+                name,
+                driver,
+                self.engine,
+                self.clock,
+                self.loop,
+                step_deadline_s=self._step_deadline_s,
+                changed=self.changed,
+            )
+            for name, driver in drivers.items()
+        }
+
+    async def _adopt(self) -> None:
+        await asyncio.gather(*(worker.adopt() for worker in self._workers.values()))
+        if self.phase is Phase.ADOPTING:
+            self.phase = Phase.READY
+            logger.info("ready", extra={"start": self.engine.state.start, "switches": len(self._workers)})
+            self.changed()
+
+    async def _close_drivers(self, drivers: Iterable[Driver]) -> None:
+        for driver in drivers:
+            try:
+                await driver.close()
+            except Exception:
+                logger.exception("driver did not close")
+
+    # --- the loop
+
+    def _pump(self) -> None:
+        self._pump_due = False
+        if self.phase is not Phase.READY:
+            return
+        if len(self._pending) >= PENDING_MAX:
+            self._pump_held = True
+            return
+        self._decide()
+
+    def _decide(self) -> None:
+        confirm, self._unconfirmed = self._unconfirmed, []
+        try:
+            effects = self.engine.pump(self.clock())
+            self._arm()
+        except Exception as error:
+            logger.exception("a pass failed")
+            _refuse(confirm, error)
+            return
+        if effects.batch is not None:
+            self._submit(effects.batch, effects.steps, confirm)
+        elif self._pending:
+            self._pending[-1].confirm.extend(confirm)
+        else:
+            _confirm(confirm)
+        self.waiters.wake(effects.wake)
+
+    def _submit(self, batch: Batch, step_ids: tuple[int, ...], confirm: list[asyncio.Future[None]]) -> None:
+        wanted = set(step_ids)
+        steps = tuple(
+            (change.step, change.switch)
+            for change in (batch.changes if wanted else ())
+            if isinstance(change, StepPlanned) and change.step in wanted
+        )
+        try:
+            stored = self.store.submit(batch)
+        except StoreError as error:
+            self._lose_store(error)
+            _refuse(confirm, _store_lost())
+            return
+        self._pending.append(_Pending(batch, steps, stored, confirm))
+        if stored.done():
+            self.loop.call_soon(self._take_stored)
+        else:
+            stored.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self._take_stored))
+
+    def _take_stored(self) -> None:
+        """Batches take effect in the order in which they were decided, each when it is stored."""
+        while self._pending and self._pending[0].stored.done() and self.phase is not Phase.STORE_FAILED:
+            error = self._pending[0].stored.exception()
+            if error is not None:
+                self._lose_store(error)
+                return
+            pending = self._pending.popleft()
+            try:
+                self._take_effect(pending)
+            except Exception:
+                logger.exception("a stored batch was not taken over", extra={"batch": pending.batch.id})
+        if self._pump_held:
+            self._pump_held = False
+            self.changed()
+
+    def _take_effect(self, pending: _Pending) -> None:
+        woken = self.engine.committed(pending.batch.id)
+        _confirm(pending.confirm)
+        self.feed.advance(pending.stored.result())
+        if self.phase is Phase.STOPPING:
+            return
+        self.waiters.wake(woken)
+        for step, switch in pending.steps:
+            self._workers[switch].enqueue(step)
+
+    async def _flush(self) -> None:
+        """Wait until everything decided is stored, or the store is lost."""
+        while self._pending and self.phase is not Phase.STORE_FAILED:
+            await asyncio.wait({asyncio.wrap_future(self._pending[-1].stored, loop=self.loop)})
+            self._take_stored()
+
+    def _lose_store(self, error: BaseException) -> None:
+        """Nothing that is decided from now on can be promised: no answer, no step. Said once."""
+        if self.phase is Phase.STORE_FAILED:
+            return
+        logger.critical("the store failed; nothing is granted any more", extra={"detail": str(error)})
+        self.phase = Phase.STORE_FAILED
+        for pending in self._pending:
+            _refuse(pending.confirm, _store_lost())
+        _refuse(self._unconfirmed, _store_lost())
+        self._pending.clear()
+        for worker in self._workers.values():
+            worker.stop()
+        self.waiters.end_all()
+
+    # --- time
+
+    def _arm(self) -> None:
+        """Have `tick` called when the core's next deadline is due."""
+        due = self.engine.next_deadline()
+        if due == self._due and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = None
+        if due is not None:
+            self._timer = self.loop.call_later(max(TICK_PAUSE_S, due - self.clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.phase is not Phase.READY:
+            return
+        try:
+            self.engine.tick(self.clock())
+        except Exception:
+            logger.exception("a tick failed")
+        self.changed()
+
+
+def _confirm(waiting: Iterable[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+
+
+def _refuse(waiting: Iterable[asyncio.Future[None]], error: Exception) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_exception(error)
+
+
+def _store_lost() -> CoreError:
+    return CoreError(Problem.NOT_READY, SENTENCES[Phase.STORE_FAILED], phase=Phase.STORE_FAILED.value)

@@ -1,0 +1,254 @@
+"""What one rank has said to the controller and heard from it, as a pure state machine: no socket, no clock.
+
+News stay in every request until one that carried them has been answered: requests overtake each other on two
+connections, replies get lost, and the controller answers repeats from memory. Grants are handed on exactly
+once, in the order of their numbers; a gap is waited for. Answers of an older controller start are void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import Any, NamedTuple
+
+from opus_sdn.intent.model import Grant, Stream
+
+NEWS_PER_REQUEST_MAX = 1000  # keeps a request under the 256 KiB that the controller takes from a rank
+EARLY_GRANTS_MAX = 8192  # beyond a gap; twice the arrivals that the controller lets a rank have open
+
+
+class Kind(StrEnum):
+    """What a piece of news is about."""
+
+    ARRIVAL = "arrivals"
+    RELEASE = "releases"
+
+
+class Subject(NamedTuple):
+    """The name of a piece of news: one arrival or one release."""
+
+    kind: Kind
+    stream: Stream
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """Why the incarnation ended, as the controller told it; the type is text, for later kinds to pass."""
+
+    problem: str
+    detail: str
+    rank: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One rank's part of an answer, and the start number of the controller that gave it."""
+
+    start: int
+    grants: tuple[Grant, ...] = ()
+    failure: JobFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an answer brought that was not known: grants in order, a fatal cause, a controller's restart."""
+
+    grants: tuple[Grant, ...] = ()
+    failure: JobFailure | None = None
+    restarted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class News:
+    """An arrival or a release until it is confirmed. `under_way` counts the unanswered requests with it."""
+
+    fields: dict[str, Any]
+    under_way: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One request of the rank. Give it back to `answered` or `lost`, whichever happens to it."""
+
+    start: int
+    says: dict[str, Any]
+    news: dict[Subject, News]
+
+
+class Conversation:
+    """The state of one rank's session. Callers hold one lock around every call."""
+
+    def __init__(self, rank: int, start: int) -> None:
+        self.rank = rank
+        self.start = start
+        self.last_grant = 0
+        self.failure: JobFailure | None = None
+        self._next: dict[Stream, int] = {}
+        self._open: dict[tuple[Stream, int], dict[str, Any]] = {}
+        self._held: dict[Stream, dict[int, int]] = {}  # first n -> length of runs that may be unfinished
+        self._finished: dict[Stream, dict[int, int]] = {}  # finished before an earlier run of their stream
+        self._released: dict[Stream, int] = {}  # all below this n are finished and said so
+        self._untold: dict[Subject, News] = {}
+        self._urgent: set[Subject] = set()  # untold, in no request under way, and worth a request of its own
+        self._early: dict[int, Grant] = {}
+
+    @property
+    def has_news(self) -> bool:
+        """Something has to be said that no request under way carries, and a request has room for it."""
+        return bool(self._urgent) and len(self._untold) - len(self._urgent) < NEWS_PER_REQUEST_MAX
+
+    @property
+    def untold(self) -> int:
+        """News that no answer has confirmed, under way or not."""
+        return len(self._untold)
+
+    @property
+    def waiting(self) -> int:
+        """Arrivals that are not granted yet."""
+        return len(self._open)
+
+    @property
+    def holding(self) -> int:
+        """Granted runs whose work on the device may be unfinished."""
+        return sum(map(len, self._held.values()))
+
+    def arrive(self, stream: Stream, n: int, tag: int | None = None, blocking: bool = False) -> None:
+        """Say that operation n is next on the stream. Raises ValueError when it is not."""
+        wanted = self._next.get(stream, 0)
+        if n != wanted:
+            raise ValueError(f"arrival at {stream}#{n}: the next operation of this stream is {wanted}")
+        self._next[stream] = n + 1
+        fields = _named(stream, n)
+        if tag is not None:
+            fields["tag"] = tag
+        if blocking:
+            fields["blocking"] = True
+        self._open[stream, n] = fields
+        self._tell(Subject(Kind.ARRIVAL, stream, n), fields)
+
+    def block(self, stream: Stream, n: int) -> None:
+        """The host waits for this operation now. Goes with the next request, not worth one of its own."""
+        fields = self._open.get((stream, n))
+        if fields is None or fields.get("blocking"):
+            return
+        subject = Subject(Kind.ARRIVAL, stream, n)
+        fresh = {**fields, "blocking": True}
+        self._open[stream, n] = fresh
+        if subject in self._urgent:
+            self._untold[subject].fields = fresh
+        else:
+            self._untold[subject] = News(fresh)
+
+    def release(self, stream: Stream, n: int) -> None:
+        """The run that begins at n has finished; it is said once the earlier ones of its stream have too.
+
+        Raises ValueError for a run that is not held.
+        """
+        length = self._held.get(stream, {}).pop(n, None)
+        if length is None:
+            raise ValueError(f"release of {stream}#{n}: this rank does not hold it")
+        finished = self._finished.setdefault(stream, {})
+        finished[n] = length
+        n = self._released.get(stream, 0)
+        while (length := finished.pop(n, None)) is not None:
+            fields = _named(stream, n)
+            if length != 1:
+                fields["length"] = length
+            self._tell(Subject(Kind.RELEASE, stream, n), fields)
+            n += length
+        self._released[stream] = n
+
+    def compose(self, most: int = NEWS_PER_REQUEST_MAX, leave: bool = False) -> Letter:
+        """The next request, with all news that no answer has confirmed, oldest first, up to `most`."""
+        news = dict(islice(self._untold.items(), most))
+        says: dict[str, Any] = {"rank": self.rank, "last_grant": self.last_grant}
+        for subject, item in news.items():
+            item.under_way += 1
+            self._urgent.discard(subject)
+            says.setdefault(subject.kind.value, []).append(item.fields)
+        if leave:
+            says["leave"] = True
+        return Letter(self.start, says, news)
+
+    def answered(self, letter: Letter, answer: Answer) -> Heard:
+        """Take an answer in: confirm the letter's news, put the grants in order."""
+        if answer.start != letter.start or answer.start < self.start:
+            # Said to one start and answered by another: nothing is sure but that it has to be said again.
+            self.lost(letter)
+            return Heard(restarted=self.restarted(answer.start))
+        for subject, item in letter.news.items():
+            item.under_way -= 1
+            if self._untold.get(subject) is item:
+                self._forget(subject)
+        failure = answer.failure if self.failure is None else None
+        self.failure = self.failure or failure
+        return Heard(self._in_order(answer.grants), failure)
+
+    def lost(self, letter: Letter) -> None:
+        """No usable answer came: its news have to be said again."""
+        for subject, item in letter.news.items():
+            item.under_way -= 1
+            if not item.under_way and self._untold.get(subject) is item:
+                self._urgent.add(subject)
+
+    def refused(self, letter: Letter) -> None:
+        """The controller will not have these news: forget them."""
+        for subject, item in letter.news.items():
+            item.under_way -= 1
+            if self._untold.get(subject) is item:
+                self._forget(subject)
+            if subject.kind is Kind.ARRIVAL:
+                self._open.pop((subject.stream, subject.n), None)
+
+    def restarted(self, start: int) -> bool:
+        """A newer controller start is there: it gets all open arrivals again. False when it is not newer."""
+        if start <= self.start:
+            return False
+        self.start = start
+        for (stream, n), fields in self._open.items():
+            subject = Subject(Kind.ARRIVAL, stream, n)
+            if subject not in self._untold:
+                self._tell(subject, fields)
+        return True
+
+    def _tell(self, subject: Subject, fields: dict[str, Any]) -> None:
+        self._untold[subject] = News(fields)
+        self._urgent.add(subject)
+
+    def _forget(self, subject: Subject) -> None:
+        self._untold.pop(subject, None)
+        self._urgent.discard(subject)
+
+    def _in_order(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        """Grants that are next by number; what comes early is kept until the gap has been filled."""
+        for grant in grants:
+            if grant.no > self.last_grant and len(self._early) < EARLY_GRANTS_MAX:
+                self._early[grant.no] = grant
+        ready = []
+        while (grant_next := self._early.pop(self.last_grant + 1, None)) is not None:
+            self.last_grant = grant_next.no
+            if self._take(grant_next):
+                ready.append(grant_next)
+        return tuple(ready)
+
+    def _take(self, grant: Grant) -> bool:
+        """Hold a granted run. False when no such arrival is open: granted before, or never asked for."""
+        if self._open.pop((grant.stream, grant.n), None) is None:
+            return False
+        self._forget(Subject(Kind.ARRIVAL, grant.stream, grant.n))
+        self._held.setdefault(grant.stream, {})[grant.n] = grant.length
+        self._next[grant.stream] = max(self._next[grant.stream], grant.n + grant.length)
+        return True
+
+
+def _named(stream: Stream, n: int) -> dict[str, Any]:
+    """An operation's name as the wire has it."""
+    fields: dict[str, Any] = {"connection": stream.connection, "n": n}
+    if stream.source is not None:
+        fields["source"] = stream.source
+        fields["destination"] = stream.destination
+    return fields

@@ -1,0 +1,393 @@
+"""A rank's conversation with the controller: one thread that says news at once and listens for grants.
+
+While something is open or held a long poll stands; news go out on a second connection without waiting for
+it, and the controller ends the older poll. With nothing to wait for, the same poll is the heartbeat. What a
+request said is said again until it has been answered, so a lost reply or a restart costs time only.
+
+The thread never gives up on the job by itself while it holds nothing, short of the job's deadline. While it
+holds granted operations and no answer comes for `fence_s`, it fails the job locally: whoever listens to
+`on_failed` aborts the device work then, for the controller may give the circuits to others once the lease has
+run out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from opus_sdn.intent.errors import Problem
+from opus_sdn.intent.model import Grant, Stream
+from opus_sdn.shim.client import BACKOFF_FIRST_S, BACKOFF_MAX_S, ControllerClient, jittered
+from opus_sdn.shim.conversation import Conversation, JobFailure, Kind, Letter
+from opus_sdn.shim.errors import (
+    ControllerError,
+    ControllerUnavailableError,
+    ForkedProcessError,
+    OpusError,
+    OpusJobFailed,
+)
+from opus_sdn.shim.exchange import Exchange, Exchanges
+from opus_sdn.shim.verdict import Verdict, judge
+from opus_sdn.shim.wire import job_path, read_answer, stream_fields
+
+UNREACHABLE = "controller-unreachable"
+EXCHANGES_MAX = 4  # requests under way at once; more would only repeat the same news
+LINGER_S = 0.05  # quiet time before a poll with nothing to wait for: the next news usually come sooner
+POLL_S_MAX = 10.0  # a third of the controller's default lease
+CLOSE_S_MAX = 3.0
+REPORT_S_MAX = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class RankSession:
+    """One rank's session with the controller, from registration to `close`.
+
+    The callbacks run on the session's thread and must not block. `on_grant` gets every grant once, in the
+    order of the rank's grant numbers. `on_refused` gets one operation that the controller will not have.
+    `on_failed` is called at most once, with the cause that all ranks get; nothing is granted after it.
+    """
+
+    def __init__(
+        self,
+        client: ControllerClient,
+        job: str,
+        incarnation: int,
+        start: int,
+        rank: int,
+        *,
+        on_grant: Callable[[Grant], None],
+        on_failed: Callable[[OpusJobFailed], None],
+        on_refused: Callable[[Stream, int, ControllerError], None],
+        fence_s: float = 15.0,
+        deadline_s: float = 1620.0,
+    ) -> None:
+        self.job = job
+        self.incarnation = incarnation
+        self.rank = rank
+        self._client = client
+        self._on_grant = on_grant
+        self._on_failed = on_failed
+        self._on_refused = on_refused
+        self._fence_s = fence_s
+        self._deadline_s = deadline_s
+        self._poll_s = min(POLL_S_MAX, fence_s / 3)
+        self._answer_s = max(1.0, fence_s / 3)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._talk = Conversation(rank, start)
+        self._failed: OpusJobFailed | None = None
+        self._closing_until: float | None = None
+        self._gone = False
+        self._signalled = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        # The rest belongs to the thread alone.
+        self._exchanges = Exchanges(client, job_path(job, "arrivals"), self._answer_s)
+        self._heard_at = self._quiet_since = time.monotonic()
+        self._retry_at = 0.0
+        self._pause_s = BACKOFF_FIRST_S
+        self._one_by_one = False  # a request was refused: find out which of its news is to blame
+        self._thread = threading.Thread(target=self._run, name=f"opus-session-{rank}", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> OpusJobFailed | None:
+        """Why the job has failed, if it has."""
+        return self._failed
+
+    def arrive(self, stream: Stream, n: int, tag: int | None = None, blocking: bool = False) -> None:
+        """Declare operation n of the stream. Never blocks; the grant comes through `on_grant`.
+
+        Raises OpusJobFailed once the job has failed, OpusError after `close`.
+        """
+        self._require_own_process()
+        with self._lock:
+            self._require_open()
+            self._talk.arrive(stream, n, tag, blocking)
+            self._signal()
+
+    def block(self, stream: Stream, n: int) -> None:
+        """The host waits for this operation now; the controller is told with the next request."""
+        self._require_own_process()
+        with self._lock:
+            self._talk.block(stream, n)
+
+    def release(self, stream: Stream, n: int) -> None:
+        """The run that begins at n has finished on this rank's device. Nothing happens after a failure."""
+        self._require_own_process()
+        with self._lock:
+            if self._failed is None and not self._gone:
+                self._talk.release(stream, n)
+                self._signal()
+
+    def report_failure(self, stream: Stream | None, n: int | None, detail: str) -> None:
+        """Tell the controller that an operation raised here; it names the cause to all ranks in a while.
+
+        Blocks for a few seconds at most. An unreachable controller is left to the session's own watch.
+        """
+        body: dict[str, object] = {"incarnation": self.incarnation, "rank": self.rank, "detail": detail}
+        if stream is not None:
+            body |= stream_fields(stream)
+        if n is not None:
+            body["n"] = n
+        self._tell("failures", body)
+
+    def abort(self, detail: str) -> None:
+        """End the job for all its ranks at once, with cause `aborted`. Blocks for a few seconds at most."""
+        self._tell("abort", {"incarnation": self.incarnation, "rank": self.rank, "detail": detail})
+
+    def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
+        """Say what is left to say and leave; the rank must hold nothing any more. Bounded by `timeout_s`."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closing_until is None:
+                self._closing_until = time.monotonic() + timeout_s
+            self._signal()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s + self._answer_s)
+
+    # --- callers' side
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcessError(
+                f"process {os.getpid()} was forked from rank {self.rank} of job {self.job} and cannot use "
+                f"its process groups; communicate in the rank, process {self._pid}, or start the child "
+                "with spawn and let it make groups of its own"
+            )
+
+    def _require_open(self) -> None:
+        if self._failed is not None:
+            raise self._failed.again()
+        if self._closing_until is not None or self._gone:
+            raise OpusError(
+                f"rank {self.rank} of job {self.job} has left the job: its process group is destroyed"
+            )
+
+    def _signal(self) -> None:
+        """Wake the thread; one byte however often. Called with the lock held."""
+        if not self._signalled and not self._gone:
+            self._signalled = True
+            os.write(self._wake_write, b"\0")
+
+    def _tell(self, route: str, body: dict[str, object]) -> None:
+        self._require_own_process()
+        try:
+            self._client.request(
+                "POST",
+                job_path(self.job, route),
+                body,
+                timeout_s=self._answer_s,
+                retry_s=min(REPORT_S_MAX, self._fence_s),
+            )
+        except (ControllerError, ControllerUnavailableError) as failed:
+            log.warning(
+                "controller did not take the report route=%s rank=%d error=%s", route, self.rank, failed
+            )
+
+    # --- the thread
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except Exception as bug:
+            log.exception("session thread failed rank=%d", self.rank)
+            self._fail(
+                JobFailure(Problem.INTERNAL, f"rank {self.rank}: its session failed: {bug!r}", self.rank)
+            )
+        finally:
+            with self._lock:
+                self._gone = True
+                os.close(self._wake_read)
+                os.close(self._wake_write)
+            self._exchanges.close()
+
+    def _turn(self) -> bool:
+        """Send what is due, sleep until something happens, take it in. False when there is no more to do."""
+        now = time.monotonic()
+        self._watch(now)
+        with self._lock:
+            closing_until = self._closing_until
+        if closing_until is not None:
+            return self._leave(closing_until)
+        while self._failed is None and (letter := self._next(now)) is not None:
+            self._send(letter)
+        for exchange in self._exchanges.wait(self._wake_read, self._next_event(now)):
+            self._receive(exchange)
+        self._drain_wake()
+        for late in self._exchanges.overdue(time.monotonic()):
+            self._lost(late, f"no answer within {late.expires_at - late.sent_at:.1f} s")
+        return True
+
+    def _watch(self, now: float) -> None:
+        """Give up when the silence has become too long for what this rank holds or waits for."""
+        silent_s = now - self._heard_at
+        with self._lock:
+            holding, waiting = self._talk.holding, self._talk.waiting
+        if holding and silent_s >= self._fence_s:
+            what = f"with {holding} operations unfinished, whose device work is aborted"
+        elif waiting and silent_s >= self._deadline_s:
+            what = f"with {waiting} operations waiting"
+        else:
+            return
+        detail = f"rank {self.rank}: controller at {self._client.address} silent for {silent_s:.1f} s {what}"
+        self._fail(JobFailure(UNREACHABLE, detail, None))
+
+    def _next_event(self, now: float) -> float:
+        """When the thread has something to do again, if nothing is heard."""
+        if self._failed is not None:
+            return now + self._poll_s
+        events = [exchange.expires_at for exchange in self._exchanges.under_way]
+        with self._lock:
+            holding, waiting, has_news = self._talk.holding, self._talk.waiting, self._talk.has_news
+        if holding:
+            events.append(self._heard_at + self._fence_s)
+        elif waiting:
+            events.append(self._heard_at + self._deadline_s)
+        if self._retry_at > now:
+            events.append(self._retry_at)
+        elif not has_news and not any(x.is_poll for x in self._exchanges.under_way):
+            events.append(self._quiet_since + LINGER_S)
+        return min(events, default=now + self._poll_s)
+
+    def _next(self, now: float) -> tuple[Letter, float] | None:
+        """The request that is due now, with the seconds it may wait for its answer."""
+        under_way = self._exchanges.under_way
+        if now < self._retry_at or len(under_way) >= EXCHANGES_MAX:
+            return None
+        with self._lock:
+            self._one_by_one = self._one_by_one and self._talk.untold > 0
+            if self._one_by_one:
+                busy = any(exchange.letter.news for exchange in under_way)
+                return None if busy else (self._talk.compose(most=1), 0.0)
+            waiting = self._talk.waiting > 0
+            if not self._talk.has_news:
+                if any(exchange.is_poll for exchange in under_way):
+                    return None
+                if not waiting and now < self._quiet_since + LINGER_S:
+                    return None
+                return self._talk.compose(), self._poll_s
+            letter = self._talk.compose()
+            return letter, self._poll_s if waiting else 0.0
+
+    def _send(self, due: tuple[Letter, float]) -> None:
+        letter, wait_s = due
+        failed = self._exchanges.send(letter, self._body(letter), wait_s)
+        if failed is not None:
+            with self._lock:
+                self._talk.lost(letter)
+            self._back_off(str(failed))
+
+    def _body(self, letter: Letter) -> dict[str, object]:
+        return {"incarnation": self.incarnation, "seen_start": letter.start, "ranks": [letter.says]}
+
+    def _receive(self, exchange: Exchange) -> None:
+        letter = exchange.letter
+        try:
+            answer = read_answer(self._exchanges.receive(exchange), self.rank)
+        except ControllerUnavailableError as failed:
+            self._lost(exchange, str(failed))
+            return
+        except ControllerError as refused:
+            self._refusal(letter, refused)
+            return
+        self._heard_at = max(self._heard_at, exchange.sent_at)
+        self._quiet_since = time.monotonic()
+        self._pause_s = BACKOFF_FIRST_S
+        with self._lock:
+            heard = self._talk.answered(letter, answer)
+        if heard.restarted:
+            log.warning("controller restarted rank=%d start=%d", self.rank, answer.start)
+        for grant in heard.grants:
+            self._on_grant(grant)
+        if heard.failure is not None:
+            self._fail(heard.failure)
+
+    def _lost(self, exchange: Exchange, why: str) -> None:
+        with self._lock:
+            self._talk.lost(exchange.letter)
+        if not exchange.on_kept_connection:
+            self._back_off(why)
+
+    def _refusal(self, letter: Letter, refused: ControllerError) -> None:
+        verdict = judge(refused, len(letter.news))
+        start = refused.data.get("start")
+        with self._lock:
+            if verdict is Verdict.DROP:
+                self._talk.refused(letter)
+            else:
+                self._talk.lost(letter)
+            if (
+                refused.problem == Problem.STALE_START
+                and isinstance(start, int)
+                and self._talk.restarted(start)
+            ):
+                return
+        if verdict is Verdict.TRY_AGAIN:
+            self._back_off(str(refused))
+        elif verdict is Verdict.SPLIT:
+            self._one_by_one = True
+        elif verdict is Verdict.END:
+            rank = refused.data.get("rank")
+            self._fail(JobFailure(refused.problem, refused.detail, rank if isinstance(rank, int) else None))
+        else:
+            (subject,) = letter.news
+            log.warning(
+                "controller refused %s of %s#%d: %s", subject.kind, subject.stream, subject.n, refused
+            )
+            if subject.kind is Kind.ARRIVAL:
+                self._on_refused(subject.stream, subject.n, refused)
+
+    def _back_off(self, why: str) -> None:
+        log.info("controller does not answer rank=%d error=%s", self.rank, why)
+        self._retry_at = time.monotonic() + jittered(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S, self._fence_s / 4)
+
+    def _fail(self, failure: JobFailure) -> None:
+        with self._lock:
+            if self._failed is not None:
+                return
+            failed = OpusJobFailed(
+                failure.problem, failure.detail, failure.rank, self.incarnation, failure.data
+            )
+            self._failed = failed
+        self._exchanges.close()
+        self._on_failed(failed)
+
+    def _drain_wake(self) -> None:
+        with self._lock:
+            if self._signalled:
+                self._signalled = False
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 16)
+
+    def _leave(self, until: float) -> bool:
+        """Say the last news and leave; once, after a failure. False when that is done or time is up."""
+        now = time.monotonic()
+        if now >= until:
+            return False
+        if now >= self._retry_at:
+            with self._lock:
+                letter = self._talk.compose(leave=True)
+            answer_s = max(0.1, min(self._answer_s, until - now))
+            try:
+                body = {**self._body(letter), "wait_s": 0.0}
+                self._client.request("POST", job_path(self.job, "arrivals"), body, timeout_s=answer_s)
+                return False
+            except ControllerError:
+                return False  # the incarnation is over, or the controller does not know it: it is left
+            except ControllerUnavailableError as failed:
+                if self._failed is not None:
+                    return False
+                with self._lock:
+                    self._talk.lost(letter)
+                self._back_off(str(failed))
+        time.sleep(max(0.0, min(self._retry_at, until) - time.monotonic()))
+        return True

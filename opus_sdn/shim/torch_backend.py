@@ -1,0 +1,95 @@
+"""Makes process groups of the backend `opus`: the creator that torch calls on every member of a group."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from typing import Any
+
+import torch
+
+from opus_sdn.shim.client import ControllerClient
+from opus_sdn.shim.enrolment import Meeting, enrol, refuse
+from opus_sdn.shim.errors import OpusError, SettingsError, UnsupportedTorchError
+from opus_sdn.shim.settings import Mode, ShimSettings, from_environ, read_token
+from opus_sdn.shim.torch_group import OpusGroup
+from opus_sdn.shim.torch_job import RankJob
+from opus_sdn.shim.torch_lanes import build_inner, wrap_inner
+
+KNOWN_GOOD_TORCH = ("2.13.",)
+
+log = logging.getLogger(__name__)
+
+_job: RankJob | None = None  # of this process's default group; a forked child's use of it is refused there
+
+
+def create(options: Any, backend_options: Any) -> OpusGroup:
+    """The creator. The default group registers the job first: without a controller nothing is made."""
+    _require_known_torch()
+    is_default = not options.global_ranks_in_group
+    job = _enter(options) if is_default else _current_job()
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    try:
+        backends = build_inner(options, backend_options)
+        return OpusGroup(job, ranks, options.group_rank, wrap_inner(options, backends), backends)
+    except BaseException:
+        if is_default and job is not None:
+            job.close(drain_s=0.0)
+        raise
+
+
+def _require_known_torch() -> None:
+    """The group subclasses what torch keeps private; an untried version could compute wrong results."""
+    if (
+        torch.__version__.startswith(KNOWN_GOOD_TORCH)
+        or os.environ.get("OPUS_ALLOW_TORCH", "").strip() == "1"
+    ):
+        return
+    known = ", ".join(f"{version}*" for version in KNOWN_GOOD_TORCH)
+    raise UnsupportedTorchError(
+        f"torch is {torch.__version__}; backend opus was tried with {known} only; install such a version, "
+        "use another backend, or set OPUS_ALLOW_TORCH=1 to try this one"
+    )
+
+
+def _enter(options: Any) -> RankJob | None:
+    """Register this life of the job, with all its ranks. None with mode off."""
+    global _job  # noqa: PLW0603 - the creator has no other way to know what the default group was made with
+    rank = options.group_rank
+    meeting = Meeting(options.store, rank, options.group_size, options.timeout)
+    try:
+        settings = from_environ()
+        client = _client(settings) if settings.mode is not Mode.OFF else None
+    except SettingsError as wrong:
+        raise refuse(meeting, rank, str(wrong)) from None
+    if client is None:
+        refuse(meeting, rank, "OPUS_MODE is off on this rank and not on others; use one mode for all ranks")
+        _job = None
+        return None
+    enrolment = enrol(meeting, rank, settings, client, options.timeout)
+    _job = RankJob(settings, client, enrolment, rank)
+    log.info("joined job=%s incarnation=%d rank=%d", settings.job, enrolment.incarnation, rank)
+    return _job
+
+
+def _client(settings: ShimSettings) -> ControllerClient:
+    assert settings.controller is not None
+    return ControllerClient(settings.controller, read_token(settings.token_file), settings.ca_file)
+
+
+def _current_job() -> RankJob | None:
+    """The job of the default group, for a further group."""
+    if _job is None and from_environ().mode is not Mode.OFF:
+        raise OpusError(
+            "a group with backend opus needs a default group with backend opus: it registers the job; "
+            'use init_process_group("opus"), or OPUS_MODE=off'
+        )
+    return _job
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    """For programs without `destroy_process_group`: no thread may be left when the interpreter goes."""
+    if _job is not None:
+        _job.close(drain_s=0.0)

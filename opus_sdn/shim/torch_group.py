@@ -1,0 +1,297 @@
+"""The process group that programs get: every operation across hosts asks for its circuits first.
+
+A python subclass of `dist.ProcessGroup`: C++ callers (DDP, functional collectives, FSDP2) reach the methods
+through torch's trampolines, python callers by attribute. The inner backends are real gloo and NCCL ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from opus_sdn.intent.model import Domain, Stream
+from opus_sdn.shim.errors import OpusError, OpusRefusedError
+from opus_sdn.shim.naming import dimension, group_name, pair_stream
+from opus_sdn.shim.torch_job import RankJob
+from opus_sdn.shim.torch_lanes import (
+    CudaLane,
+    HostLane,
+    Lane,
+    is_broken_connection,
+    poison,
+    tensors_in,
+)
+from opus_sdn.shim.torch_works import DirectWork
+from opus_sdn.shim.wire import GroupAnswer
+
+# Collectives, under all names by which torch 2.13 calls them.
+COLLECTIVES = (
+    "allreduce",
+    "allreduce_coalesced",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "allgather",
+    "allgather_coalesced",
+    "all_gather_single",
+    "_allgather_base",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "barrier",
+)
+ALL_TO_ALLS = ("all_to_all_single", "alltoall_base", "alltoall")
+
+
+class OpusGroup(dist.ProcessGroup):
+    """A group of ranks. `job` is None with mode off: everything goes to the inner backends."""
+
+    def __init__(
+        self,
+        job: RankJob | None,
+        ranks: tuple[int, ...],
+        rank: int,
+        inner: dist.ProcessGroup,
+        backends: dict[str, Any],
+    ) -> None:
+        super().__init__(rank, len(ranks))  # type: ignore[call-arg]  # the stub has another constructor
+        self._job = job
+        self._ranks = ranks
+        self._inner: dist.ProcessGroup | None = inner
+        self._backends = backends
+        self._gated_device = "cuda" if "cuda" in backends else "cpu"
+        self._lanes: dict[str, Lane] = {"cpu": HostLane()}
+        if "cuda" in backends:
+            self._lanes["cuda"] = CudaLane()
+        self._description = ""
+        self._checking_in = threading.Lock()
+        self._answer: GroupAnswer | None = None
+        self._ordinal = job.register(self, ranks) if job is not None else 0
+        for device, backend in backends.items():
+            # The C++ base has a name, a timeout and an allocator only through registered backends.
+            custom = dist.ProcessGroup.BackendType.CUSTOM
+            dist.ProcessGroup._register_backend(self, torch.device(device), custom, backend)
+
+    # --- operations
+
+    def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Issue now what needs no grant; declare what does."""
+        inner = self._require_inner()
+        if self._job is None:
+            return getattr(inner, name)(*args, **kwargs)
+        tensors = list(tensors_in(args))
+        answer = self._domain_of(tensors)
+        if answer is None:
+            return self._direct(name, args, kwargs, tensors)
+        if name in ALL_TO_ALLS:
+            raise OpusRefusedError(
+                "not-supported",
+                f"{name} on ranks {list(self._ranks)}, which are on several hosts: a ring of circuits does "
+                "not connect all pairs; send and receive between neighbours, or keep the group on one host",
+            )
+        call = self._bind(inner, name, args, kwargs)
+        stream = Stream(answer.ring.id if answer.ring is not None else answer.name)
+        return self._job.submit(
+            self._lanes[self._gated_device], call, tensors, stream, blocking=_is_blocking(args, kwargs)
+        )
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Any:
+        """Send to a member, by its rank in the group."""
+        return self._message("send", tensors, dst, tag)
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Any:
+        """Receive from a member, by its rank in the group."""
+        return self._message("recv", tensors, src, tag)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Any:
+        """Receive from whichever member sends: only where no circuit has to be chosen for it."""
+        inner = self._require_inner()
+        if self._job is None:
+            return inner.recv_anysource(tensors, tag)
+        if self._domain_of(tensors) is not None:
+            raise OpusRefusedError(
+                "receive-from-any",
+                f"receive from any of ranks {list(self._ranks)}, which are on several hosts: circuits are "
+                "made for a known pair; name the source",
+            )
+        return self._direct("recv_anysource", (tensors, tag), {}, tensors)
+
+    def _message(self, name: str, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
+        inner = self._require_inner()
+        if self._job is None:
+            return getattr(inner, name)(tensors, peer, tag)
+        me, other = self._job.rank, self._ranks[peer]
+        answer = None if me == other or self._job.shares_host(other) else self._domain_of(tensors)
+        if answer is None:
+            return self._direct(name, (tensors, peer, tag), {}, tensors)
+        ends = (me, other) if name == "send" else (other, me)
+        stream = pair_stream(answer.name, self._ranks, *ends)
+        call = self._bind(inner, name, (tensors, peer, tag), {})
+        return self._job.submit(self._lanes[self._gated_device], call, list(tensors), stream, tag)
+
+    def _bind(
+        self, inner: dist.ProcessGroup, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Any]:
+        method = getattr(inner, name)
+        if self._gated_device == "cuda":
+            for options in (*args, *kwargs.values()):
+                if hasattr(options, "asyncOp"):
+                    options.asyncOp = True  # else NCCL runs on the current stream and gives no Work
+        return lambda: method(*args, **kwargs)
+
+    def _direct(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        """An operation that needs no grant; its errors get the job's cause."""
+        job, inner = self._job, self._require_inner()
+        assert job is not None
+        job.raise_if_failed()
+        try:
+            work = getattr(inner, name)(*args, **kwargs)
+        except RuntimeError as failed:
+            if is_broken_connection(failed):
+                raise job.explain(failed, None) from failed
+            raise
+        device = tensors[0].device.type if tensors else self._gated_device
+        return DirectWork(job, self._lanes.get(device, self._lanes["cpu"]), work, tensors)
+
+    def _domain_of(self, tensors: list[torch.Tensor]) -> GroupAnswer | None:
+        """The group's check-in, if these tensors need grants; host tensors of a GPU job use the front end."""
+        if len(self._ranks) < 2 or (tensors and tensors[0].device.type != self._gated_device):
+            return None
+        answer = self._answer
+        if answer is None:
+            answer = self._check_in()
+        return answer if answer.domain is Domain.SCALE_OUT else None
+
+    def _check_in(self) -> GroupAnswer:
+        """Make the group known, at its first operation: torch describes a group only after it was made."""
+        assert self._job is not None
+        with self._checking_in:
+            if self._answer is None:
+                name = group_name(self._ranks, self._ordinal)
+                label = dimension(self._description)
+                self._answer = self._job.check_in(name, self._ranks, label, self._ordinal)
+            return self._answer
+
+    # --- the rest of what torch asks of a group
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """The name of the backend."""
+        return "opus"
+
+    def size(self) -> int:
+        """Number of members."""
+        return len(self._ranks)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(device) for device in self._backends]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._require_inner()._get_backend(device)
+
+    def get_group_store(self) -> dist.Store:
+        """The store of the inner group."""
+        return self._require_inner().get_group_store()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of the inner backends."""
+        self._require_inner().set_timeout(timeout)
+
+    def _set_group_desc(self, desc: str) -> None:
+        super()._set_group_desc(desc)
+        self._description = desc
+
+    def _set_sequence_number_for_group(self) -> None:
+        """The inner backends have theirs from the beginning."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        number: int = self._require_inner()._get_sequence_number_for_group()  # type: ignore[attr-defined]
+        return number
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        if self._job is not None:
+            self._job.drain(self._answer.name if self._answer is not None else None)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Pass on, where nothing has to be granted; torch must forget about it when it is refused."""
+        try:
+            if self._job is not None and self._domain_of([torch.empty(0, device=device)]) is not None:
+                raise OpusRefusedError(
+                    "not-supported",
+                    f"coalesced operations on ranks {list(self._ranks)}, which are on several hosts; issue "
+                    "them one by one",
+                )
+            self._require_inner()._start_coalescing(device)
+        except Exception:
+            # Left behind, it would make torch drop every later collective of this group without a word.
+            distributed_c10d._world.pg_coalesce_state.pop(self, None)
+            raise
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return self._require_inner()._end_coalescing(device)
+
+    def shutdown(self) -> None:
+        """Let operations finish, drop the inner backends; the default group leaves the job."""
+        inner, self._inner = self._inner, None
+        if inner is None:
+            return
+        if self._job is not None:
+            self._wait_for_pending_works()
+            if self._description == "default_pg":
+                self._job.close()
+        for backend in self._backends.values():
+            backend.shutdown()
+        self._backends = {}
+
+    def abort(self) -> None:
+        """End the job for all ranks; operations under way raise here at once."""
+        if self._job is not None:
+            self._job.abort("the process group was aborted")
+        self.break_off()
+
+    def break_off(self) -> None:
+        """Make every inner operation of the group raise, in all threads."""
+        for device, backend in list(self._backends.items()):
+            if device == "cpu":
+                poison(backend, self.rank(), len(self._ranks))
+            else:
+                backend.abort()
+
+    def _require_inner(self) -> dist.ProcessGroup:
+        if self._inner is None:
+            raise OpusError(f"the process group of ranks {list(self._ranks)} has been destroyed")
+        return self._inner
+
+
+def _is_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the caller will wait at once, as torch's options say."""
+    return any(getattr(options, "asyncOp", True) is False for options in (*args, *kwargs.values()))
+
+
+def _add_collective(name: str) -> None:
+    def method(self: OpusGroup, *args: Any, **kwargs: Any) -> Any:
+        return self._collective(name, args, kwargs)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"`{name}` of the inner backend, granted first where it crosses hosts."
+    setattr(OpusGroup, name, method)
+
+
+for _name in COLLECTIVES + ALL_TO_ALLS:
+    _add_collective(_name)

@@ -1,0 +1,300 @@
+"""One rank's part in a job: numbers its operations, has them granted, issued and released, and ends as one.
+
+There is one per process, made with the default group. It knows its groups by weak references only: a group
+that torch has destroyed must not live on, for its gloo threads would outlive the interpreter.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import Protocol
+
+import torch
+
+from opus_sdn.intent.errors import Problem
+from opus_sdn.intent.model import Grant, Stream
+from opus_sdn.shim.client import ControllerClient
+from opus_sdn.shim.enrolment import Enrolment
+from opus_sdn.shim.errors import (
+    ControllerError,
+    ControllerUnavailableError,
+    OpusError,
+    OpusJobFailed,
+    OpusRefusedError,
+)
+from opus_sdn.shim.naming import rank_list
+from opus_sdn.shim.session import UNREACHABLE, RankSession
+from opus_sdn.shim.settings import ShimSettings
+from opus_sdn.shim.torch_issue import IssueQueue
+from opus_sdn.shim.torch_lanes import Call, Lane
+from opus_sdn.shim.torch_works import DirectWork, GatedWork
+from opus_sdn.shim.verdict import FATAL
+from opus_sdn.shim.wire import GroupAnswer, connection_path, job_path, read_circuits, read_group
+from opus_sdn.shim.witness_client import WitnessClient
+
+DRAIN_S = 5.0  # how long `destroy_process_group` lets operations finish that nobody waited for
+JOIN_S = 1.0
+RETRY_SLICE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Abortable(Protocol):
+    """A process group whose operations can be made to raise."""
+
+    def break_off(self) -> None:
+        """Make every inner operation of the group raise, in all threads."""
+
+
+class RankJob:
+    """The owner of all Works of this process."""
+
+    def __init__(
+        self, settings: ShimSettings, client: ControllerClient, enrolment: Enrolment, rank: int
+    ) -> None:
+        self.rank = rank
+        self.world = len(enrolment.hosts)
+        self.incarnation = enrolment.incarnation
+        self._settings = settings
+        self._client = client
+        self._enrolment = enrolment
+        self._pid = os.getpid()
+        self._order = threading.Lock()  # numbering and arrival are one act: program order is stream order
+        self._next: dict[Stream, int] = {}
+        self._ungranted: dict[tuple[Stream, int], GatedWork] = {}
+        self._live: set[GatedWork] = set()
+        self._ordinals: dict[tuple[int, ...], int] = {}
+        self._groups: weakref.WeakSet[Abortable] = weakref.WeakSet()
+        self._circuits: dict[str, tuple[str, ...]] = {}
+        self._witness = WitnessClient(settings.witness) if settings.witness is not None else None
+        self._failed: OpusJobFailed | None = None
+        self._has_failed = threading.Event()
+        self._reported = False
+        self._closed = False
+        self._queue = IssueQueue(f"opus-issue-{rank}")
+        self._session = RankSession(
+            client,
+            settings.job,
+            enrolment.incarnation,
+            enrolment.start,
+            rank,
+            on_grant=self._granted,
+            on_failed=self._fail,
+            on_refused=self._refused,
+            fence_s=settings.fence_s,
+            deadline_s=enrolment.deadline_s,
+        )
+
+    # --- groups
+
+    def register(self, group: Abortable, ranks: tuple[int, ...]) -> int:
+        """Take a new group in; returns its ordinal among groups of the same ranks."""
+        self._groups.add(group)
+        ordinal = self._ordinals.get(ranks, 0)
+        self._ordinals[ranks] = ordinal + 1
+        return ordinal
+
+    def check_in(self, name: str, ranks: tuple[int, ...], dimension: str, ordinal: int) -> GroupAnswer:
+        """Ask the controller how the group's traffic travels. Raises OpusJobFailed, OpusRefusedError."""
+        group = {
+            "name": name,
+            "ranks": rank_list(ranks, self.world),
+            "dimension": dimension,
+            "ordinal": ordinal,
+        }
+        body = {"incarnation": self.incarnation, "groups": [group]}
+        deadline = time.monotonic() + self._enrolment.deadline_s
+        while True:
+            self.raise_if_failed()
+            try:
+                path = job_path(self._settings.job, "groups")
+                answer = read_group(self._client.request("POST", path, body, retry_s=RETRY_SLICE_S))
+                break
+            except ControllerError as refused:
+                raise self._refusal(refused) from None
+            except ControllerUnavailableError as absent:
+                if time.monotonic() >= deadline:
+                    raise OpusJobFailed(UNREACHABLE, str(absent), None, self.incarnation) from None
+        if answer.ring is not None:
+            self._circuits[answer.ring.id] = answer.ring.circuits
+        return answer
+
+    def shares_host(self, other: int) -> bool:
+        """Whether messages with this rank stay inside the host, and need no grant."""
+        hosts = self._enrolment.hosts
+        return hosts[other] == hosts[self.rank] and not self._enrolment.force_scale_out
+
+    # --- operations
+
+    def submit(
+        self,
+        lane: Lane,
+        call: Call,
+        tensors: list[torch.Tensor],
+        stream: Stream,
+        tag: int | None = None,
+        blocking: bool = False,
+    ) -> GatedWork:
+        """Declare the next operation of a stream; it is issued once it is granted. Never blocks."""
+        self.raise_if_failed()
+        with self._order:
+            n = self._next.get(stream, 0)
+            work = GatedWork(self, lane, call, tensors, stream, n)
+            self._ungranted[stream, n] = work
+            try:
+                self._session.arrive(stream, n, tag, blocking)
+            except BaseException:
+                del self._ungranted[stream, n]
+                raise
+            self._next[stream] = n + 1
+            self._live.add(work)
+        if self._failed is not None:  # it may have failed before this work was in the list
+            work.settle(self._failed)
+        return work
+
+    def block(self, work: GatedWork) -> None:
+        """The host waits for this operation."""
+        self._session.block(work.stream, work.n)
+
+    def begin(self, work: GatedWork) -> None:
+        """Tell the witness, if there is one, before the operation is issued."""
+        if self._witness is not None:
+            self._witness.begin(self._witness_id(work), self._circuits_of(work.stream.connection), self.rank)
+
+    def end(self, work: GatedWork) -> None:
+        """The operation is over: tell the witness, then the controller."""
+        with self._order:
+            self._live.discard(work)
+        if self._witness is not None:
+            self._witness.end(self._witness_id(work))
+        self._session.release(work.stream, work.n)
+
+    def watch(self, work: DirectWork) -> None:
+        """Have a thread see an ungated operation finish."""
+        self._queue.watch(work)
+
+    def explain(self, failed: BaseException, work: GatedWork | None) -> BaseException:
+        """Report a broken operation and wait until the controller names the cause to all ranks.
+
+        Where it names none in time, this rank's own error becomes the cause, here alone.
+        """
+        with self._order:
+            first, self._reported = not self._reported, True
+        text = f"{type(failed).__name__}: {failed}"
+        if first and not self._has_failed.is_set():
+            log.info("operation failed rank=%d work=%r error=%s", self.rank, work, text)
+            self._session.report_failure(work.stream if work else None, work.n if work else None, text)
+        if not self._has_failed.wait(self._settings.fence_s):
+            detail = f"an operation of rank {self.rank} failed, and the controller named no cause: {text}"
+            self._fail(OpusJobFailed(Problem.OPERATION_FAILED, detail, self.rank, self.incarnation))
+        assert self._failed is not None
+        return self._failed
+
+    def raise_if_failed(self) -> None:
+        """Every new operation of a failed job raises the job's cause."""
+        if self._failed is not None:
+            raise self._failed.again()
+
+    # --- the end
+
+    def abort(self, detail: str) -> None:
+        """End the job for all ranks, as `ProcessGroup.abort` asks. Does not wait for them."""
+        if os.getpid() == self._pid and not self._closed and self._failed is None:
+            self._session.abort(detail)
+            self._fail(
+                OpusJobFailed(
+                    Problem.ABORTED,
+                    f"rank {self.rank} aborted the job: {detail}",
+                    self.rank,
+                    self.incarnation,
+                )
+            )
+
+    def drain(self, group: str | None = None, timeout_s: float = DRAIN_S) -> None:
+        """Let operations finish that nobody waited for; of one group, or all."""
+        deadline = time.monotonic() + timeout_s
+        with self._order:
+            works = [w for w in self._live if group in (None, w.stream.connection.partition(":")[0])]
+        for work in works:
+            work.wait_done(max(0.0, deadline - time.monotonic()))
+
+    def close(self, drain_s: float = DRAIN_S) -> None:
+        """Leave the job: nothing is on its way afterwards, and no thread of the shim is left."""
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._closed = True
+        if self._failed is None:
+            self.drain(timeout_s=drain_s)
+        with self._order:
+            left = list(self._live)
+            self._live.clear()
+        if left or self._failed is not None:
+            self._break_off()
+        for work in left:
+            work.settle(OpusError(f"rank {self.rank} left the job before {work} was done"))
+        self._session.close()
+        if not self._queue.close(JOIN_S):
+            log.warning("an operation does not end; its thread is left behind rank=%d", self.rank)
+        if self._witness is not None:
+            self._witness.close()
+        self._client.close()
+
+    # --- what the session tells, on its thread
+
+    def _granted(self, grant: Grant) -> None:
+        with self._order:
+            work = self._ungranted.pop((grant.stream, grant.n), None)
+        if work is not None:
+            self._queue.put(work)
+
+    def _refused(self, stream: Stream, n: int, refused: ControllerError) -> None:
+        with self._order:
+            work = self._ungranted.pop((stream, n), None)
+            if work is not None:
+                self._live.discard(work)
+        if work is not None:
+            work.settle(OpusRefusedError(refused.problem, refused.detail))
+
+    def _fail(self, failed: OpusJobFailed) -> None:
+        with self._order:
+            if self._failed is not None:
+                return
+            self._failed = failed
+            works = list(self._live)
+            self._live.clear()
+            self._ungranted.clear()
+        self._has_failed.set()
+        log.warning("job failed rank=%d cause=%s", self.rank, failed)
+        for work in works:
+            work.settle(failed)
+        threading.Thread(target=self._break_off, name=f"opus-abort-{self.rank}", daemon=True).start()
+
+    # --- helpers
+
+    def _break_off(self) -> None:
+        """Stop unfinished device work, and wake every thread that is blocked in it."""
+        for group in list(self._groups):
+            group.break_off()
+
+    def _refusal(self, refused: ControllerError) -> OpusError:
+        if refused.problem in FATAL:
+            rank = refused.data.get("rank")
+            named = rank if isinstance(rank, int) else None
+            return OpusJobFailed(refused.problem, refused.detail, named, self.incarnation)
+        return OpusRefusedError(refused.problem, refused.detail)
+
+    def _witness_id(self, work: GatedWork) -> str:
+        return f"{self._settings.job}/{self.incarnation}/{work.stream}#{work.n}/rank{self.rank}"
+
+    def _circuits_of(self, connection: str) -> tuple[str, ...]:
+        """Circuits of a connection; those of a ring came with the check-in."""
+        known = self._circuits.get(connection)
+        if known is None:
+            path = connection_path(self._settings.job, connection)
+            known = read_circuits(self._client.request("GET", path, retry_s=RETRY_SLICE_S))
+            self._circuits[connection] = known
+        return known

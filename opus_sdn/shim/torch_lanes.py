@@ -1,0 +1,170 @@
+"""The two kinds of inner backends and what differs between them: when an operation has been waited for.
+
+gloo: `wait()` blocks the host until the operation is done, and may be called once only for messages. NCCL:
+the call enqueues, `wait()` makes the current stream wait, and completion is seen by asking. The CUDA lane is
+written against torch's stream and event interface and tested with a stand-in; it has not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import GroupName
+
+from opus_sdn.shim.errors import OpusRefusedError
+
+POLL_S = 0.0001  # between two questions whether a kernel has finished
+POISON_TAG = 0x7FFFFFF0
+POISON_WAIT = timedelta(milliseconds=1)
+
+# A call of an inner backend with its arguments bound; gives the inner Work, or None.
+Call = Callable[[], Any]
+
+# gloo has one exception type for everything: what it says tells a broken connection from a wrong argument.
+_BROKEN_SIGNS = ("gloo/transport/", "Application timeout caused pair closure", "Connection closed by peer")
+
+
+class Lane(Protocol):
+    """How operations of one device type are issued later and observed."""
+
+    wait_blocks_host: bool
+
+    def capture(self, call: Call, tensors: list[torch.Tensor]) -> Call:
+        """Bind what the call depends on now (device, stream), to be issued from another thread."""
+
+    def finish(self, inner: Any) -> None:
+        """Block until the operation has finished on the device; raises what the backend raised."""
+
+
+class HostLane:
+    """gloo: the operation is done when `wait()` returns, and only a thread that waits sees messages end."""
+
+    wait_blocks_host = True
+
+    def capture(self, call: Call, tensors: list[torch.Tensor]) -> Call:
+        """Nothing but the arguments matters."""
+        return call
+
+    def finish(self, inner: Any) -> None:
+        """The one `wait()` that this Work gets."""
+        if inner is not None:
+            inner.wait()
+
+
+class CudaLane:
+    """NCCL: issued on a stream of the shim's own, behind what the caller had enqueued when it called.
+
+    On the caller's stream itself the operation would also wait for what the caller enqueued since.
+    """
+
+    wait_blocks_host = False
+
+    def __init__(self, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._streams: dict[Any, Any] = {}
+
+    def capture(self, call: Call, tensors: list[torch.Tensor]) -> Call:
+        """Remember device and stream position of the caller. Refuses while a CUDA graph is captured."""
+        cuda = self._cuda
+        if cuda.is_current_stream_capturing():
+            raise OpusRefusedError(
+                "captured-operation",
+                "an operation that needs a grant cannot be captured in a CUDA graph: a replay would not ask "
+                "for its circuits; capture the step without communication across hosts",
+            )
+        device = tensors[0].device if tensors else cuda.current_device()
+        ready = cuda.Event()
+        ready.record(cuda.current_stream(device))
+
+        def issue() -> Any:
+            with cuda.device(device):
+                if device not in self._streams:
+                    self._streams[device] = cuda.Stream(device)
+                stream = self._streams[device]
+                stream.wait_event(ready)
+                with cuda.stream(stream):
+                    return call()
+
+        return issue
+
+    def finish(self, inner: Any) -> None:
+        """Ask until the kernel's end event has passed; waiting for the event would keep the GIL busy."""
+        while inner is not None and not inner.is_completed():
+            time.sleep(POLL_S)
+        failure = inner.exception() if inner is not None else None
+        if failure is not None:
+            raise failure if isinstance(failure, BaseException) else RuntimeError(str(failure))
+
+
+def build_inner(options: Any, backend_options: Any) -> dict[str, Any]:
+    """The inner backends of a group by device type: gloo always, NCCL where torch and the machine have it.
+
+    Collective: gloo connects all members here. Raises what the backends raise.
+    """
+    store = dist.PrefixStore("inner", options.store)
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, timeout=timeout)
+    _name(gloo.options, options)
+    gloo._set_sequence_number_for_group()
+    backends: dict[str, Any] = {"cpu": gloo}
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        chosen = backend_options if backend_options is not None else dist.ProcessGroupNCCL.Options()
+        chosen._timeout = timeout
+        _name(chosen, options)
+        nccl = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, chosen)
+        nccl._set_sequence_number_for_group()
+        backends["cuda"] = nccl
+    return backends
+
+
+def wrap_inner(options: Any, backends: dict[str, Any]) -> dist.ProcessGroup:
+    """One process group over the inner backends: it finds the right one by the tensors' device."""
+    inner = dist.ProcessGroup(
+        dist.PrefixStore("inner", options.store), options.group_rank, options.group_size
+    )
+    kinds = {"cpu": dist.ProcessGroup.BackendType.GLOO, "cuda": dist.ProcessGroup.BackendType.NCCL}
+    inner._set_default_backend(kinds["cuda" if "cuda" in backends else "cpu"])
+    for device, backend in backends.items():
+        inner._register_backend(torch.device(device), kinds[device], backend)
+    inner._set_group_name(GroupName(f"{options.group_id}/inner"))
+    return inner
+
+
+def poison(backend: Any, rank: int, size: int) -> None:
+    """Make every operation of a gloo group raise, those that other threads are blocked in too.
+
+    gloo's own `abort` wakes nobody. A receive that times out closes all connections of its group: ask for a
+    message that nobody sends.
+    """
+    if size < 2:
+        return
+    try:
+        backend.recv([torch.empty(1)], (rank + 1) % size, POISON_TAG).wait(POISON_WAIT)
+    except RuntimeError:
+        return
+
+
+def is_broken_connection(failed: BaseException) -> bool:
+    """Whether an inner error says that the group is dead, and not that the call was wrong."""
+    if isinstance(failed, dist.DistBackendError):
+        return True
+    return isinstance(failed, RuntimeError) and any(sign in str(failed) for sign in _BROKEN_SIGNS)
+
+
+def tensors_in(arguments: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a call, however nested in lists."""
+    for item in arguments:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, list | tuple):
+            yield from tensors_in(item)
+
+
+def _name(inner_options: Any, options: Any) -> None:
+    inner_options.global_ranks_in_group = list(options.global_ranks_in_group)
+    inner_options.group_name = options.group_id

@@ -1,0 +1,247 @@
+"""The two Works that callers get: one that waits for a grant first, one around an ungated inner Work.
+
+C++ callers reach only `wait` and `get_future` of a python Work: functional collectives and FSDP2 wait, DDP
+takes the future. A failed future must be the child of one whose callback raises: an exception set on a future
+directly is invisible to C++, or kills it. A C++ caller of the future sees the text only, in a RuntimeError.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from opus_sdn.intent.model import Stream
+from opus_sdn.shim.errors import OpusError, OpusJobFailed
+from opus_sdn.shim.torch_lanes import Call, Lane, is_broken_connection
+
+NO_TIMEOUT = timedelta(0)  # what C++ passes for none
+
+
+class Owner(Protocol):
+    """What a Work needs of its job."""
+
+    def block(self, work: GatedWork) -> None:
+        """The host waits for this operation."""
+
+    def begin(self, work: GatedWork) -> None:
+        """The operation is about to be issued."""
+
+    def end(self, work: GatedWork) -> None:
+        """The operation has finished, or was never issued: its circuits are free for others."""
+
+    def explain(self, failed: BaseException, work: GatedWork | None) -> BaseException:
+        """The error to raise for an inner one: the cause that the controller names to all ranks."""
+
+    def watch(self, work: DirectWork) -> None:
+        """Have a thread call `finish`."""
+
+
+class OpusWork(dist.Work):
+    """What both kinds share: an outcome that is settled once, and a future made when somebody asks."""
+
+    def __init__(self, owner: Owner, lane: Lane, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._owner = owner
+        self._lane = lane
+        self._tensors = tensors
+        self._inner: Any = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._base: torch.futures.Future[Any] | None = None
+        self._future: torch.futures.Future[Any] | None = None
+
+    def is_completed(self) -> bool:
+        """Whether the operation has finished on the device, or failed."""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it has finished without an error."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """The error that `wait` raises, if it has failed."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the operation."""
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def wait_done(self, timeout_s: float) -> None:
+        """Block until the operation has finished or failed, at most so long; raises nothing."""
+        self._done.wait(timeout_s)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors; callable before the operation is issued."""
+        with self._lock:
+            if self._future is None:
+                devices = (
+                    [] if self._lane.wait_blocks_host else sorted({str(t.device) for t in self._tensors})
+                )
+                self._base = torch.futures.Future(devices=list(devices))
+                self._future = self._base.then(_unwrap)
+            future, settled = self._future, self._done.is_set()
+        if settled:
+            self._fill()
+        return future
+
+    def settle(self, error: BaseException | None) -> bool:
+        """Record the outcome and wake whoever waits. False when it was settled before."""
+        with self._lock:
+            if self._done.is_set():
+                return False
+            self._error = error
+            self._done.set()
+        self._fill()
+        return True
+
+    def _fill(self) -> None:
+        """Complete the future, if there is one, exactly once."""
+        with self._lock:
+            base, self._base = self._base, None
+        if base is not None:
+            base.set_result(self._error if self._error is not None else self._tensors)
+
+    def _raise(self) -> None:
+        if isinstance(self._error, OpusJobFailed):
+            raise self._error.again()
+        if self._error is not None:
+            raise self._error
+
+
+class GatedWork(OpusWork):
+    """An operation that is issued by the job's issue queue once it has been granted."""
+
+    def __init__(
+        self, owner: Owner, lane: Lane, call: Call, tensors: list[torch.Tensor], stream: Stream, n: int
+    ) -> None:
+        super().__init__(owner, lane, tensors)
+        self.stream = stream
+        self.n = n
+        self._call: Call | None = lane.capture(call, tensors)
+        self._issued = self._done if lane.wait_blocks_host else threading.Event()
+
+    def __repr__(self) -> str:
+        return f"GatedWork({self.stream}#{self.n})"
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Block until the operation is done (on CUDA: is issued, and the current stream waits for it).
+
+        Raises OpusJobFailed, the inner backend's error, or OpusError after a `timeout` that is not zero.
+        """
+        if not self._issued.is_set():
+            self._owner.block(self)
+            if not self._issued.wait(timeout.total_seconds() or None):
+                raise OpusError(f"operation {self.n} of {self.stream} was not done within {timeout}")
+        self._raise()
+        if not self._lane.wait_blocks_host and self._inner is not None:
+            self._inner.wait()
+        return True
+
+    def issue(self) -> bool:
+        """Hand the operation to the inner backend; called in the order of grants. False: it has failed."""
+        call, self._call = self._call, None
+        if self._done.is_set() or call is None:
+            return False  # the job failed between the grant and now
+        try:
+            self._owner.begin(self)
+            self._inner = call()
+        except Exception as failed:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for this Work
+            if is_broken_connection(failed):
+                self.settle(self._owner.explain(failed, self))
+            else:
+                self._owner.end(self)
+                self.settle(failed)
+            return False
+        if not self._lane.wait_blocks_host:
+            self._issued.set()
+        return True
+
+    def finish(self) -> None:
+        """Block until the operation has finished on the device; then release it and wake whoever waits."""
+        try:
+            self._lane.finish(self._inner)
+        except Exception as failed:  # noqa: BLE001 - see `issue`
+            self.settle(self._owner.explain(failed, self))
+        else:
+            if not self._done.is_set():
+                self._owner.end(self)
+            self.settle(None)
+
+    def settle(self, error: BaseException | None) -> bool:
+        """Record the outcome; whoever waits for the grant has nothing more to wait for either."""
+        news = super().settle(error)
+        self._issued.set()
+        return news
+
+
+class DirectWork(OpusWork):
+    """An operation that needed no grant: the inner Work, with its errors explained by the controller."""
+
+    def __init__(self, owner: Owner, lane: Lane, inner: Any, tensors: list[torch.Tensor]) -> None:
+        super().__init__(owner, lane, tensors)
+        self._inner = inner
+        self._once = threading.Lock()  # a second wait for a message of gloo would never return
+
+    def is_completed(self) -> bool:
+        """Whether the operation has finished; gloo knows that of a message only after `wait`."""
+        return self._done.is_set() or self._inner is None or bool(self._inner.is_completed())
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Block until the operation is done (on CUDA: the current stream waits for it)."""
+        if self._inner is None:
+            return True
+        if not self._lane.wait_blocks_host:
+            return bool(self._inner.wait())
+        with self._once:
+            if not self._done.is_set():
+                self._wait_inner(timeout)
+        self._raise()
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors; on the host a thread of the job waits for the operation then."""
+        if not self._lane.wait_blocks_host and self._inner is not None:
+            future: torch.futures.Future[Any] = self._inner.get_future()
+            return future
+        asked_before = self._future is not None
+        future = super().get_future()
+        if not asked_before:
+            self._owner.watch(self)
+        return future
+
+    def source_rank(self) -> int:
+        """The sender of a message received from any."""
+        return int(self._inner._source_rank())
+
+    _source_rank = source_rank
+
+    def finish(self) -> None:
+        """As `wait`, for the thread that completes the future: the error goes there."""
+        with self._once:
+            if not self._done.is_set():
+                self._wait_inner(NO_TIMEOUT)
+
+    def _wait_inner(self, timeout: timedelta) -> None:
+        try:
+            if self._inner is not None:
+                self._inner.wait(timeout) if timeout else self._inner.wait()
+        except RuntimeError as failed:
+            self.settle(self._owner.explain(failed, None))
+        else:
+            self.settle(None)
+
+
+def _unwrap(base: torch.futures.Future[Any]) -> Any:
+    value = base.value()
+    if isinstance(value, BaseException):
+        raise value
+    return value

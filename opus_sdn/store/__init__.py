@@ -1,0 +1,1 @@
+"""What the controller remembers: the only package that knows SQL, and an in-memory twin of it."""

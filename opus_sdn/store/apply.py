@@ -1,0 +1,375 @@
+"""What each change does to the tables.
+
+Within a transaction the changes that come in numbers (groups, locks, marks, intents, events) are collected
+and written as one bulk statement per table and kind, however many batches the transaction holds. Everything
+else is rare and written at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Delete, Table, bindparam, delete, func, select, update
+from sqlalchemy.dialects.sqlite import Insert, insert
+
+from opus_sdn.intent.changes import (
+    Batch,
+    Change,
+    CircuitsObserved,
+    EventAppended,
+    GroupChecked,
+    IntentMoved,
+    IntentState,
+    JobSettled,
+    JobStarted,
+    JobState,
+    LocksReleased,
+    RunGranted,
+    StepMoved,
+    StepPlanned,
+    StepState,
+)
+from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.store import codec, rules
+from opus_sdn.store.rows import (
+    GRANTED_MARK,
+    CircuitRow,
+    EventRow,
+    FabricRow,
+    GroupRow,
+    IntentRow,
+    JobRow,
+    LockRow,
+    MarkRow,
+    MetaRow,
+    PortRow,
+    RailRow,
+    Row,
+    StepRow,
+    SwitchRow,
+    table,
+)
+
+UNFINISHED = [StepState.PLANNED.value, StepState.STARTED.value]
+STEPS_MAX = 10_000  # finished steps kept as the journal's history
+STEPS_TRIM = 500
+
+Key = tuple[str | int, ...]
+Values = dict[str, Any]
+
+
+def _delete_by_key(of: Table) -> Delete:
+    return delete(of).where(*(column == bindparam(column.name) for column in of.primary_key))
+
+
+def _upsert(of: Table) -> Insert:
+    statement = insert(of)
+    others = {column.name: statement.excluded[column.name] for column in of.columns if not column.primary_key}
+    return statement.on_conflict_do_update(index_elements=list(of.primary_key), set_=others)
+
+
+def _raise_mark() -> Insert:
+    statement = insert(_MARKS)
+    return statement.on_conflict_do_update(
+        index_elements=list(_MARKS.primary_key),
+        set_={"mark": statement.excluded.mark},
+        where=statement.excluded.mark > _MARKS.c.mark,
+    )
+
+
+def _key_names(row: type[Row]) -> tuple[str, ...]:
+    return tuple(column.name for column in table(row).primary_key)
+
+
+_JOBS, _GROUPS, _LOCKS, _MARKS, _INTENTS = (
+    table(row) for row in (JobRow, GroupRow, LockRow, MarkRow, IntentRow)
+)
+_STEPS, _SWITCHES, _CIRCUITS, _EVENTS = (table(row) for row in (StepRow, SwitchRow, CircuitRow, EventRow))
+_META, _FABRIC, _PORTS, _RAILS = (table(row) for row in (MetaRow, FabricRow, PortRow, RailRow))
+
+_LOCK_KEY, _MARK_KEY, _INTENT_KEY = (_key_names(row) for row in (LockRow, MarkRow, IntentRow))
+_LOCK_GONE, _INTENT_GONE, _CIRCUIT_GONE = (_delete_by_key(of) for of in (_LOCKS, _INTENTS, _CIRCUITS))
+_LOCK_NEW, _EVENT_NEW, _STEP_NEW, _CIRCUIT_NEW = (insert(of) for of in (_LOCKS, _EVENTS, _STEPS, _CIRCUITS))
+_JOB_SET, _GROUP_SET, _INTENT_SET, _SWITCH_SET = (_upsert(of) for of in (_JOBS, _GROUPS, _INTENTS, _SWITCHES))
+_MARK_RAISED = _raise_mark()
+
+
+class Applier:
+    """Applies changes on the one writing connection. Used by one thread; a failure leaves it unusable."""
+
+    def __init__(self, connection: Connection, events_max: int) -> None:
+        self._connection = connection
+        self._events_max = events_max
+        read = connection.execute
+        self._incarnations: dict[str, int] = {
+            row.job: row.incarnation for row in read(select(_JOBS.c.job, _JOBS.c.incarnation))
+        }
+        observed: dict[str, set[CrossConnect]] = {}
+        for switch, ingress, egress in read(select(_CIRCUITS)):
+            observed.setdefault(switch, set()).add(CrossConnect(ingress, egress))
+        self._observed = {switch: frozenset(pairs) for switch, pairs in observed.items()}
+        first, last = read(select(func.min(_EVENTS.c.seq), func.max(_EVENTS.c.seq))).one()
+        self._last_event: int = last or 0
+        self._first_event: int = first or 1
+        self._steps_count: int = read(select(func.count()).select_from(_STEPS)).scalar_one()
+        self._last_step: int = read(select(func.max(_STEPS.c.step))).scalar() or 0
+        self._forget_collected()
+
+    def _forget_collected(self) -> None:
+        self._groups: dict[Key, Values] = {}
+        self._locks_gone: set[Key] = set()
+        self._locks: dict[Key, Values] = {}
+        self._marks: dict[Key, int] = {}
+        self._intents_gone: set[Key] = set()
+        self._intents: dict[Key, Values] = {}
+        self._events: list[Values] = []
+
+    def batch(self, batch: Batch) -> int:
+        """Apply a batch; the number of the last event so far. StoreError when it contradicts the store."""
+        for change in batch.changes:
+            self._change(change, batch.at)
+        return self._last_event
+
+    def raise_start(self) -> int:
+        """Count one more start of the controller."""
+        first = insert(_META).values(id=1, start_number=1)
+        one_more = first.on_conflict_do_update(
+            index_elements=[_META.c.id], set_={"start_number": _META.c.start_number + 1}
+        )
+        return int(self._connection.execute(one_more.returning(_META.c.start_number)).scalar_one())
+
+    def put_fabric(
+        self, document: str, ports: Sequence[tuple[str, str, str, int]], rails: Sequence[tuple[str, str]]
+    ) -> int:
+        """Replace the fabric when its document differs; the generation it has now."""
+        stored = self._connection.execute(select(_FABRIC.c.generation, _FABRIC.c.document)).first()
+        if stored is not None and stored.document == document:
+            return int(stored.generation)
+        generation = 1 if stored is None else stored.generation + 1
+        self._connection.execute(_upsert(_FABRIC), {"id": 1, "generation": generation, "document": document})
+        self._connection.execute(delete(_PORTS))
+        self._connection.execute(delete(_RAILS))
+        self._many(insert(_RAILS), [{"rail": rail, "switch": switch} for rail, switch in rails])
+        self._many(
+            insert(_PORTS),
+            [
+                {"port": port, "rail": rail, "switch": switch, "position": position}
+                for port, rail, switch, position in ports
+            ],
+        )
+        return int(generation)
+
+    def flush(self) -> None:
+        """Write what was collected: what goes before what comes, so that a key may do both."""
+        self._many(_GROUP_SET, list(self._groups.values()))
+        self._many(_LOCK_GONE, [dict(zip(_LOCK_KEY, key, strict=True)) for key in self._locks_gone])
+        self._many(_LOCK_NEW, list(self._locks.values()))
+        self._many(
+            _MARK_RAISED,
+            [{**dict(zip(_MARK_KEY, key, strict=True)), "mark": mark} for key, mark in self._marks.items()],
+        )
+        self._many(_INTENT_GONE, [dict(zip(_INTENT_KEY, key, strict=True)) for key in self._intents_gone])
+        self._many(_INTENT_SET, list(self._intents.values()))
+        self._many(_EVENT_NEW, self._events)
+        if self._events:
+            self._trim_events()
+        self._forget_collected()
+
+    def _newest(self, job: str) -> int:
+        return self._incarnations.get(job, 0)
+
+    def _many(self, statement: Delete | Insert, rows: list[Values]) -> None:
+        if rows:
+            self._connection.execute(statement, rows)
+
+    def _change(self, change: Change, at: float) -> None:
+        match change:
+            case RunGranted():
+                self._granted(change)
+            case LocksReleased():
+                self._released(change)
+            case EventAppended():
+                self._event(change, at)
+            case IntentMoved():
+                self._intent_moved(change)
+            case StepPlanned():
+                self._step_planned(change, at)
+            case StepMoved():
+                self._step_moved(change, at)
+            case CircuitsObserved():
+                self._observed_now(change, at)
+            case GroupChecked():
+                self._group_checked(change)
+            case JobStarted():
+                self._job_started(change, at)
+            case JobSettled():
+                self._job_settled(change, at)
+
+    # --- runs
+
+    def _granted(self, change: RunGranted) -> None:
+        rules.must_act(self._newest(change.job), change.job, change.incarnation)
+        stream = (change.job, change.incarnation, *codec.stream_key(change.stream))
+        for rank, grant_no in change.locks:
+            key = (*stream, change.n, rank)
+            if key in self._locks:
+                raise rules.granted_twice(change.stream, change.n, rank)
+            self._locks[key] = {
+                **dict(zip(_LOCK_KEY, key, strict=True)),
+                "length": change.length,
+                "grant_no": grant_no,
+                "locked_at": change.granted_at,
+            }
+        self._raise((*stream, GRANTED_MARK), change.n + change.length)
+        run = (*stream, change.n)
+        self._intents[run] = {
+            **dict(zip(_INTENT_KEY, run, strict=True)),
+            "length": change.length,
+            "state": IntentState.GRANTED.value,
+            "complete_at": change.complete_at,
+            "granted_at": change.granted_at,
+        }
+
+    def _released(self, change: LocksReleased) -> None:
+        if not rules.may_act(self._newest(change.job), change.job, change.incarnation):
+            return
+        stream = (change.job, change.incarnation, *codec.stream_key(change.stream))
+        for rank in change.ranks:
+            key = (*stream, change.n, rank)
+            self._locks.pop(key, None)
+            self._locks_gone.add(key)
+            self._raise((*stream, rank), change.n + change.length)
+
+    def _raise(self, key: Key, mark: int) -> None:
+        self._marks[key] = max(mark, self._marks.get(key, mark))
+
+    def _intent_moved(self, change: IntentMoved) -> None:
+        if not rules.may_act(self._newest(change.job), change.job, change.incarnation):
+            return
+        if change.state in {IntentState.RELEASED, IntentState.FAILED}:
+            key = (change.job, change.incarnation, *codec.stream_key(change.stream), change.n)
+            self._intents.pop(key, None)
+            self._intents_gone.add(key)
+
+    def _event(self, change: EventAppended, at: float) -> None:
+        self._last_event += 1
+        self._events.append(
+            {
+                "seq": self._last_event,
+                "at": at,
+                "kind": change.kind,
+                "job": change.job,
+                "incarnation": change.incarnation,
+                "rail": change.rail,
+                "switch": change.switch,
+                "data": codec.to_json(change.data, f"data of event {change.kind!r}"),
+            }
+        )
+
+    def _trim_events(self) -> None:
+        count = self._last_event - self._first_event + 1
+        drop = rules.events_to_drop(count, self._events_max)
+        if drop:
+            self._first_event += drop
+            self._connection.execute(delete(_EVENTS).where(_EVENTS.c.seq < self._first_event))
+
+    # --- jobs
+
+    def _job_started(self, change: JobStarted, at: float) -> None:
+        rules.must_be_newer(self._newest(change.job), change.job, change.incarnation)
+        self._forget_work(change.job)
+        job = {
+            "job": change.job,
+            "incarnation": change.incarnation,
+            "spec": codec.spec_to_json(change.spec),
+            "state": JobState.RUNNING.value,
+            "cause": None,
+            "detail": None,
+            "started_at": at,
+            "settled_at": None,
+        }
+        self._connection.execute(_JOB_SET, job)
+        self._incarnations[change.job] = change.incarnation
+
+    def _job_settled(self, change: JobSettled, at: float) -> None:
+        if not rules.may_act(self._newest(change.job), change.job, change.incarnation):
+            return
+        if change.state is JobState.ENDED:
+            self._forget_work(change.job)
+        self._connection.execute(
+            update(_JOBS)
+            .where(_JOBS.c.job == change.job)
+            .values(state=change.state.value, cause=change.cause, detail=change.detail, settled_at=at)
+        )
+
+    def _forget_work(self, job: str) -> None:
+        """Remove what an incarnation works with, once nobody works in its name any more."""
+        self.flush()
+        for of in (_GROUPS, _LOCKS, _MARKS, _INTENTS):
+            self._connection.execute(delete(of).where(of.c.job == job))
+
+    def _group_checked(self, change: GroupChecked) -> None:
+        rules.must_act(self._newest(change.job), change.job, change.incarnation)
+        self._groups[(change.job, change.group)] = {
+            "job": change.job,
+            "incarnation": change.incarnation,
+            "group": change.group,
+            "ranks": codec.numbers_to_json(change.ranks),
+            "dimension": change.dimension,
+            "ordinal": change.ordinal,
+            "domain": change.domain.value,
+        }
+
+    # --- switches
+
+    def _step_planned(self, change: StepPlanned, at: float) -> None:
+        step = {
+            "step": change.step,
+            "switch": change.switch,
+            "generation": change.generation,
+            "remove": codec.pairs_to_json(change.remove),
+            "add": codec.pairs_to_json(change.add),
+            "causes": codec.texts_to_json(change.causes),
+            "disturbed": codec.texts_to_json(change.disturbed),
+            "state": StepState.PLANNED.value,
+            "detail": None,
+            "planned_at": at,
+            "moved_at": at,
+        }
+        rules.step_must_be_newer(self._last_step, change.step)
+        self._connection.execute(_STEP_NEW, step)
+        self._last_step = change.step
+        self._steps_count += 1
+        if self._steps_count > STEPS_MAX:
+            self._trim_steps()
+
+    def _step_moved(self, change: StepMoved, at: float) -> None:
+        moved = self._connection.execute(
+            update(_STEPS)
+            .where(_STEPS.c.step == change.step, _STEPS.c.state.in_(UNFINISHED))
+            .values(state=change.state.value, detail=change.detail, moved_at=at)
+        )
+        if moved.rowcount != 1:
+            raise rules.unknown_step(change.step, change.switch)
+
+    def _trim_steps(self) -> None:
+        """Forget old finished steps; the newest stays, as its number must not be given again."""
+        kept_from = self._last_step - (STEPS_MAX - STEPS_TRIM)
+        gone = self._connection.execute(
+            delete(_STEPS).where(_STEPS.c.step < kept_from, _STEPS.c.state.not_in(UNFINISHED))
+        )
+        self._steps_count -= gone.rowcount
+
+    def _observed_now(self, change: CircuitsObserved, at: float) -> None:
+        seen = {"switch": change.switch, "generation": change.generation, "observed_at": at}
+        self._connection.execute(_SWITCH_SET, seen)
+        before = self._observed.get(change.switch, frozenset())
+        after = frozenset(change.matching)
+        self._many(_CIRCUIT_GONE, _circuit_rows(change.switch, before - after))
+        self._many(_CIRCUIT_NEW, _circuit_rows(change.switch, after - before))
+        self._observed[change.switch] = after
+
+
+def _circuit_rows(switch: str, pairs: frozenset[CrossConnect]) -> list[Values]:
+    return [{"switch": switch, "ingress": pair.ingress, "egress": pair.egress} for pair in pairs]

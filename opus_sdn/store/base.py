@@ -1,0 +1,174 @@
+"""What the controller needs of a store. The SQL store and the in-memory twin keep the same promises.
+
+`submit` is the only way to write: one batch, one transaction, in submission order; a batch is never half
+visible. The future completes when the batch is as durable as it asked for.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from opus_sdn.intent.changes import Batch, IntentState, JobState, StepState
+from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.intent.model import Domain, JobSpec, Stream
+
+
+class StoreError(Exception):
+    """The store cannot be used or has failed; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One stored event. `seq` counts from 1, without gaps that readers see; `at` = seconds since 1970."""
+
+    seq: int
+    at: float
+    kind: str
+    job: str | None
+    incarnation: int | None
+    rail: str | None
+    switch: str | None
+    data: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """The newest incarnation of a job name."""
+
+    job: str
+    incarnation: int
+    spec: JobSpec
+    state: JobState
+    cause: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group of a job's newest incarnation."""
+
+    job: str
+    incarnation: int
+    group: str
+    ranks: tuple[int, ...]
+    dimension: str
+    ordinal: int
+    domain: Domain
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """Rank holds run [n, n + length) of a stream since `at`; `no` is its grant number."""
+
+    job: str
+    incarnation: int
+    stream: Stream
+    rank: int
+    n: int
+    length: int
+    no: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRecord:
+    """Granted mark of a stream, and per rank the released mark."""
+
+    job: str
+    incarnation: int
+    stream: Stream
+    granted: int
+    released: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRecord:
+    """The newest state of one run's intent."""
+
+    job: str
+    incarnation: int
+    stream: Stream
+    n: int
+    length: int
+    state: IntentState
+    complete_at: float | None
+    granted_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A device step as journaled."""
+
+    step: int
+    switch: str
+    generation: int
+    remove: tuple[CrossConnect, ...]
+    add: tuple[CrossConnect, ...]
+    causes: tuple[str, ...]
+    disturbed: tuple[str, ...]
+    state: StepState
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRecord:
+    """The last observation of a switch."""
+
+    switch: str
+    generation: int
+    matching: tuple[CrossConnect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All current state, read in one transaction."""
+
+    start: int
+    fabric: str | None
+    fabric_generation: int
+    jobs: tuple[JobRecord, ...]
+    groups: tuple[GroupRecord, ...]
+    locks: tuple[LockRecord, ...]
+    marks: tuple[MarkRecord, ...]
+    intents: tuple[IntentRecord, ...]  # granted and not released
+    steps: tuple[StepRecord, ...]  # planned or started
+    switches: tuple[SwitchRecord, ...]
+    last_step: int
+    last_event: int
+
+
+class Store(Protocol):
+    """The store protocol. All methods may be called from any thread."""
+
+    def raise_start(self) -> int:
+        """Raise the start number by one, durably, and return it. Called once per controller start, first."""
+        ...
+
+    def put_fabric(
+        self, document: str, ports: tuple[tuple[str, str, str, int], ...], rails: tuple[tuple[str, str], ...]
+    ) -> int:
+        """Store the fabric document with its (port, rail, switch, position) rows and (rail, switch) rows.
+
+        Durable; returns the fabric's generation, which rises only when the document differs.
+        """
+        ...
+
+    def submit(self, batch: Batch) -> Future[int]:
+        """Queue one batch; the future gives the last event seq so far, or holds a StoreError when lost."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Everything current."""
+        ...
+
+    def events(
+        self, since: int, limit: int, job: str | None = None, kind: str | None = None
+    ) -> list[EventRecord]:
+        """Events with seq > since, oldest first, at most `limit` (<= 1000); `kind` is a dotted prefix."""
+        ...
+
+    def close(self) -> None:
+        """Write what is queued, then let go of the database. Later submits fail."""
+        ...

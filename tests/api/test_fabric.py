@@ -1,0 +1,163 @@
+"""Declaring the fabric, and declaring another one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.held import held_drivers
+from tests.api.world import PREFIX, Controller, controller, fabric, wait_until
+
+
+def declare(opus: Controller, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return opus.http.put(f"{PREFIX}/fabric", json=body, headers=headers)
+
+
+def test_the_first_fabric_needs_no_precondition_and_the_same_again_changes_nothing(bare: Controller) -> None:
+    assert bare.http.get(f"{PREFIX}/fabric").status_code == 404
+    first = declare(bare, fabric())
+    assert (first.status_code, first.headers["ETag"], first.json()["applied"]) == (201, '"1"', True)
+    assert (first.json()["ports"], first.json()["rails"]) == (4, ["rail0"])
+    again = declare(bare, fabric())
+    assert (again.status_code, again.headers["ETag"], again.json()["changed"]) == (200, '"1"', False)
+    spelled_otherwise = declare(bare, dict(reversed(fabric().items())))
+    assert spelled_otherwise.json()["changed"] is False
+    assert [event["kind"] for event in bare.get("/events")["events"]] == ["fabric.changed"]
+
+
+def test_what_is_read_can_be_sent_back(bare: Controller) -> None:
+    declare(bare, fabric())
+    read = bare.http.get(f"{PREFIX}/fabric")
+    same = declare(bare, read.json(), **{"If-Match": read.headers["ETag"]})
+    assert (same.status_code, same.json()["changed"]) == (200, False)
+    known = bare.http.get(f"{PREFIX}/fabric", headers={"If-None-Match": read.headers["ETag"]})
+    assert (known.status_code, known.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("tag", "status", "problem"),
+    [(None, 428, "precondition-required"), ('"7"', 412, "precondition-failed")],
+    ids=["none", "stale"],
+)
+def test_a_change_needs_the_tag_of_what_was_changed(
+    bare: Controller, tag: str | None, status: int, problem: str
+) -> None:
+    declare(bare, fabric())
+    headers = {} if tag is None else {"If-Match": tag}
+    refused = declare(bare, fabric(hosts=3), **headers)
+    assert (refused.status_code, refused.json()["type"]) == (status, f"urn:opus-sdn:problem:{problem}")
+    assert refused.json()["etag"] == '"1"'
+    assert len(bare.get("/ports")["ports"]) == 4
+
+
+def test_a_precondition_on_a_fabric_that_is_not_there_fails(bare: Controller) -> None:
+    assert declare(bare, fabric(), **{"If-Match": "*"}).status_code == 412
+    assert bare.http.get(f"{PREFIX}/fabric").status_code == 404
+
+
+def test_another_fabric_is_taken_while_no_job_runs_and_incarnations_go_on(bare: Controller) -> None:
+    declare(bare, fabric())
+    assert bare.declare() == 1
+    bare.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+    changed = declare(bare, fabric(hosts=3), **{"If-Match": '"1"'})
+    assert (changed.status_code, changed.headers["ETag"]) == (200, '"2"')
+    assert len(bare.get("/ports")["ports"]) == 6
+    assert bare.declare(world=3, nonce="2") == 2
+    assert bare.http.get("/readyz").status_code == 200
+
+
+def test_no_other_fabric_is_taken_while_a_job_holds_ports(opus: Controller) -> None:
+    refused = declare(opus, fabric(hosts=3), **{"If-Match": '"1"'})
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:port-in-use")
+    assert refused.json()["job"] == "j"
+    assert declare(opus, fabric()).status_code == 200, "the same one is no change"
+    opus.arrive(0, "dp", 0)
+    assert opus.arrive(1, "dp", 0, wait_s=30)["grants"]
+
+
+def test_a_dry_run_says_what_would_be_and_changes_nothing(opus: Controller) -> None:
+    before = opus.everything()
+    dry = opus.http.put(f"{PREFIX}/fabric", params={"dry_run": True}, json=fabric())
+    assert (dry.json()["changed"], dry.json()["applied"], dry.json()["dry_run"]) == (False, False, True)
+    refused = opus.http.put(
+        f"{PREFIX}/fabric", params={"dry_run": True}, json=fabric(hosts=3), headers={"If-Match": '"1"'}
+    )
+    assert refused.status_code == 409
+    assert opus.everything() == before
+    opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+    dry = opus.http.put(
+        f"{PREFIX}/fabric", params={"dry_run": True}, json=fabric(hosts=3), headers={"If-Match": '"1"'}
+    )
+    assert (dry.status_code, dry.json()["changed"], dry.json()["applied"]) == (200, True, False)
+    assert (dry.json()["hosts"], dry.headers["ETag"]) == (3, '"1"')
+    assert len(opus.get("/ports")["ports"]) == 4
+
+
+def test_a_switch_that_stays_as_it_is_keeps_its_circuits(bare: Controller) -> None:
+    body = fabric()
+    declare(bare, body)
+    bare.declare()
+    bare.check_in("dp", "world")
+    bare.arrive(0, "dp", 0)
+    bare.arrive(1, "dp", 0, wait_s=30)
+    bare.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+    before = bare.get("/switches")["switches"][0]["matching"]
+    assert before
+    body["switches"].append({**body["switches"][0], "name": "ocs1"})
+    assert declare(bare, body, **{"If-Match": '"1"'}).status_code == 200
+    assert bare.get("/switches")["switches"][0]["matching"] == before
+    assert bare.get("/switches")["switches"][1]["matching"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"delay_ms": "50"}, "delay_ms"), ({"delayms": 50}, "delayms")],
+    ids=["a-wrong-type", "an-unknown-option"],
+)
+def test_options_that_the_driver_refuses_are_named(
+    bare: Controller, options: dict[str, Any], says: str
+) -> None:
+    body = fabric()
+    body["switches"][0]["options"] = options
+    refused = declare(bare, body)
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:opus-sdn:problem:invalid-request")
+    assert says in refused.json()["detail"]
+    assert bare.http.get(f"{PREFIX}/fabric").status_code == 404
+
+
+def test_every_misfit_of_a_fabric_is_named_at_its_place(bare: Controller) -> None:
+    body = fabric(hosts=4)
+    body["switches"][0]["size"] = 5
+    body["rails"].append({"name": "rail0", "slots": [0], "switch": "nope"})
+    problem = declare(bare, body).json()
+    fields = {error["field"] for error in problem["errors"]}
+    assert any(field.startswith("rails[1]") for field in fields), problem
+    assert json.dumps(problem)
+
+
+def test_a_fabric_whose_switch_is_away_makes_ranks_wait_and_the_reason_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_drivers(monkeypatch) as drivers, controller(tmp_path) as opus:
+        declare(opus, fabric())
+        opus.declare()
+        body = fabric(delay_ms=1)
+        opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+
+        first = drivers["ocs0"]
+        monkeypatch.setattr(type(first), "may_read", property(lambda self: _Closed()), raising=False)
+        changing = opus.later(declare, opus, body, **{"If-Match": '"1"'})
+        wait_until(lambda: opus.http.get("/readyz").status_code == 503, "the new switch is being read")
+        refused = opus.put("/jobs/j", {"owner": "me", "nonce": "2", "placement": []})
+        assert refused.status_code in (422, 503)
+        monkeypatch.undo()
+        changing.result()
+
+
+class _Closed:
+    def is_set(self) -> bool:
+        return False

@@ -1,0 +1,198 @@
+"""When a waiting request is answered, and what ends it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from opus_sdn.reconciler.waiters import Poll
+from tests.api.held import HeldStore, held_drivers
+from tests.api.world import PREFIX, Controller, controller, fabric, wait_until
+
+
+def arrivals(opus: Controller) -> int:
+    return sum(len(intent["arrived"]) for intent in opus.get("/intents")["intents"])
+
+
+def test_the_last_arrival_wakes_all_who_wait(tmp_path: Path) -> None:
+    with controller(tmp_path, declared=fabric(hosts=4)) as opus:
+        opus.declare(world=4)
+        opus.check_in("dp", "world")
+        waiting = [opus.later(opus.arrive, rank, "dp", 0, wait_s=60) for rank in (0, 1, 2)]
+        wait_until(lambda: arrivals(opus) == 3, "three of four have arrived")
+        (intent,) = opus.get("/intents")["intents"]
+        assert (intent["arrived"], intent["missing"]) == ([0, 1, 2], [3])
+        assert intent["reason"]["code"] == "members-missing"
+        assert not any(poll.done() for poll in waiting)
+        last = opus.arrive(3, "dp", 0, wait_s=60)
+        for answer in (last, *(poll.result() for poll in waiting)):
+            assert [(grant["no"], grant["n"]) for grant in answer["grants"]] == [(1, 0)]
+
+
+def test_without_news_the_answer_comes_at_the_end_of_the_wait_with_the_state_then(opus: Controller) -> None:
+    for wait_s in (0, 0.01, 0.2):
+        answer = opus.arrive(0, "dp", 0, wait_s=wait_s)
+        (arrival,) = answer["arrivals"]
+        assert (arrival["connection"], arrival["n"], arrival["state"]) == ("dp", 0, "open")
+        assert arrival["reason"]["code"] == "members-missing"
+        assert answer["grants"] == []
+
+
+def test_a_newer_poll_of_a_rank_ends_its_older_one(opus: Controller) -> None:
+    older = opus.later(opus.arrive, 0, "dp", 0, wait_s=60)
+    wait_until(lambda: arrivals(opus) == 1, "the older poll waits")
+    newer = opus.later(opus.say, 0, wait_s=60)
+    assert older.result()["grants"] == []
+    assert not newer.done()
+    opus.arrive(1, "dp", 0, wait_s=60)
+    assert len(newer.result()["grants"]) == 1
+
+
+def test_a_repeated_poll_hears_of_the_same_grant_until_it_is_acknowledged(opus: Controller) -> None:
+    opus.arrive(0, "dp", 0)
+    opus.arrive(1, "dp", 0, wait_s=60)
+    for _ in range(2):
+        answer = opus.arrive(0, "dp", 0, wait_s=60)
+        assert [grant["no"] for grant in answer["grants"]] == [1]
+        assert [arrival["state"] for arrival in answer["arrivals"]] == ["granted"]
+    assert opus.say(0, last_grant=1)["grants"] == []
+    opus.release(0, "dp", 0, last_grant=1)
+    assert [arrival["state"] for arrival in opus.arrive(0, "dp", 0, last_grant=1)["arrivals"]] == ["done"]
+
+
+def test_a_client_that_disconnects_frees_its_waiter_and_its_arrival_stays(opus: Controller) -> None:
+    body = json.dumps(
+        opus.news(0, wait_s=60, arrivals=[{"connection": "dp", "n": 0}]),
+    ).encode()
+    head = (
+        f"POST {PREFIX}/jobs/j/arrivals HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    with socket.create_connection(("127.0.0.1", opus.address.port)) as client:
+        client.sendall(head + body)
+        wait_until(lambda: arrivals(opus) == 1, "the client's arrival is known")
+        wait_until(lambda: polls() == 1, "the client waits")
+    wait_until(lambda: polls() == 0, "its waiter is gone")
+    assert arrivals(opus) == 1
+    assert len(opus.arrive(1, "dp", 0, wait_s=60)["grants"]) == 1
+
+
+def polls() -> int:
+    """Polls that wait in this process, which the controller shares with its test."""
+    return sum(isinstance(each, Poll) and not each.future.done() for each in gc.get_objects())
+
+
+def test_a_grant_is_not_answered_before_its_batch_is_stored(tmp_path: Path) -> None:
+    store = HeldStore()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        for rank in (0, 1):
+            opus.arrive(rank, "dp", 0)
+        wait_until(lambda: opus.say(0)["grants"], "the circuit is up")
+        for rank in (0, 1):
+            opus.release(rank, "dp", 0, last_grant=1)
+        store.hold()
+        waiting = opus.later(opus.arrive, 0, "dp", 1, wait_s=60, last_grant=1)
+        opus.arrive(1, "dp", 1, last_grant=1)
+        wait_until(lambda: store.waiting, "the grant is on its way to the store")
+        answer = opus.arrive(1, "dp", 1, last_grant=1)
+        assert answer["grants"] == []
+        assert [arrival["state"] for arrival in answer["arrivals"]] == ["open"]
+        assert not waiting.done()
+        store.let_go()
+        assert [grant["no"] for grant in waiting.result()["grants"]] == [2]
+
+
+def test_a_job_is_not_answered_before_it_is_stored(tmp_path: Path) -> None:
+    store = HeldStore()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        store.hold()
+        declared = opus.later(opus.declare)
+        wait_until(lambda: store.waiting, "the job is on its way to the store")
+        assert not declared.done()
+        store.let_go()
+        assert declared.result() == 1
+
+
+def test_a_grant_is_not_answered_before_the_switch_shows_the_circuit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_drivers(monkeypatch) as drivers, controller(tmp_path, declared=fabric()) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        switch = drivers["ocs0"]
+        switch.may_read.clear()
+        waiting = opus.later(opus.arrive, 0, "dp", 0, wait_s=60)
+        opus.arrive(1, "dp", 0)
+        wait_until(lambda: switch.applied == 1 and switch.readings == 2, "the circuit is made and is read")
+        assert switch.device.table
+        assert opus.say(1)["grants"] == []
+        assert opus.get("/rails/rail0")["moving"] == [1, 2]
+        assert not waiting.done()
+        switch.may_read.set()
+        assert len(waiting.result()["grants"]) == 1
+        assert opus.get("/rails/rail0")["moving"] == []
+
+
+def test_after_a_missed_step_deadline_the_switch_is_read_back_and_the_step_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        held_drivers(monkeypatch) as drivers,
+        controller(tmp_path, declared=fabric(), step_deadline_s=0.2) as opus,
+    ):
+        opus.declare()
+        opus.check_in("dp", "world")
+        switch = drivers["ocs0"]
+        switch.may_apply.clear()
+        waiting = opus.later(opus.arrive, 0, "dp", 0, wait_s=60)
+        opus.arrive(1, "dp", 0)
+        wait_until(lambda: switch.readings >= 2, "the deadline is over and the switch is read")
+        assert opus.say(1)["grants"] == []
+        switch.may_apply.set()
+        assert len(waiting.result()["grants"]) == 1
+        kinds = [event["kind"] for event in opus.get("/events", kind="step")["events"]]
+        assert kinds[0] == "step.planned"
+        assert "step.failed" in kinds
+        assert kinds[-1] == "step.done"
+        assert switch.applied == 1
+
+
+def test_the_hot_route_reads_nothing_from_the_store(tmp_path: Path) -> None:
+    store = HeldStore()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        before = store.reads
+        for n in range(5):
+            done = [{"connection": "dp", "n": n - 1}] if n else []
+            for rank, wait_s in ((0, 0), (1, 60)):
+                opus.arrive(rank, "dp", n, wait_s=wait_s, last_grant=n, releases=done)
+        assert opus.get("/jobs/j")["grants"] == 5
+        assert store.reads == before
+
+
+def test_after_the_store_is_lost_nobody_is_granted_anything(tmp_path: Path) -> None:
+    store = HeldStore()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        store.hold()
+        body = opus.news(0, wait_s=60, arrivals=[{"connection": "dp", "n": 0}])
+        waiting = opus.later(opus.post, "/jobs/j/arrivals", body)
+        opus.arrive(1, "dp", 0)
+        wait_until(lambda: store.waiting, "a batch is on its way")
+        store.lose(RuntimeError("disk is full"))
+        for answer in (waiting.result(), opus.post("/jobs/j/arrivals", opus.news(1))):
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:opus-sdn:problem:not-ready")
+            assert answer.headers["Retry-After"]
+        ready = opus.http.get("/readyz")
+        assert ready.status_code == 503
+        assert {check["name"] for check in ready.json()["checks"]} == {"store"}
+        assert opus.http.get("/livez").status_code == 200
+        assert opus.get("/rails")["rails"], "what is known can still be read"

@@ -1,0 +1,439 @@
+"""Drives the real engine with virtual ranks, a virtual store and virtual switches, one event after another.
+
+Everything that may happen next is an event; a seeded scheduler picks one, so that every run can be had again.
+After each event `Watch` checks the invariants. A run ends when every rank has left, or is stuck.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from opus_sdn.intent.changes import Batch, JobState
+from opus_sdn.intent.engine import Engine
+from opus_sdn.intent.errors import CoreError, Failure, Problem
+from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.intent.model import CoreSettings, RankKey, RankNews
+from tests.intent.operations import Scenario, VirtualJob
+from tests.intent.traffic import Finish, Traffic
+from tests.intent.virtual_rank import VirtualRank
+from tests.intent.virtual_switch import Change, RefusedError, ViolationError, VirtualSwitch, Witness
+from tests.intent.watch import Watch
+
+EVENTS_MAX = 60_000
+OWN_EVENTS = frozenset(
+    {"step", "host", "hear", "issue", "finish"}
+)  # of ranks; the core learns nothing by them
+Event = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a run goes, apart from the order of its events."""
+
+    finish: Finish = Finish.EACH
+    in_order: bool = False  # a device runs what was issued in order of issue
+    priorities: bool = False  # some parts of the world are much faster than others
+    copies: float = 0.0  # share of requests of which a copy is delivered later
+    repeats: int = 0  # how often a rank says again what it has open
+    lost: float = 0.0  # share of answers that never arrive
+    device_faults: float = 0.0  # share of steps of which the device says that they failed
+    steps_at_once: int = 8
+    pace_s: float = 0.001  # time between two events, at most
+    overtake_max: int = 8
+    overtake_s: float = 0.25
+
+    @classmethod
+    def drawn(cls, seed: int) -> Mode:
+        """A mode for a seed, so that every seed tries something else."""
+        rng = random.Random(f"mode {seed}")
+        return cls(
+            finish=rng.choice(list(Finish)),
+            in_order=rng.random() < 0.4,
+            priorities=rng.random() < 0.6,
+            copies=rng.choice((0.0, 0.0, 0.15)),
+            repeats=rng.choice((0, 0, 3)),
+            lost=rng.choice((0.0, 0.0, 0.2)),
+            device_faults=rng.choice((0.0, 0.0, 0.25)),
+            steps_at_once=rng.choice((1, 8)),
+            overtake_max=rng.choice((1, 2, 8)),
+            overtake_s=rng.choice((0.005, 0.25, 1e9)),
+        )
+
+
+@dataclass(slots=True)
+class _Device:
+    """The shell's side of one switch: planned steps, and what was read back and is not settled yet."""
+
+    switch: VirtualSwitch
+    queue: deque[int] = field(default_factory=deque)
+    read: tuple[list[Change], frozenset[CrossConnect]] | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    """One job on the virtual machine."""
+
+    job: VirtualJob
+    incarnation: int
+    ranks: list[VirtualRank]
+    repeats: list[int]
+
+
+class Simulation:
+    """One run. `death` = (rank, event number): that process of the first job ends; `report` tells of it.
+
+    With `time_passes` a run in which nothing can happen any more goes on with the core's next deadline.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        mode: Mode | None = None,
+        *,
+        death: tuple[int, int] | None = None,
+        report: bool = True,
+        settings: CoreSettings | None = None,
+        time_passes: bool = False,
+        rank_class: type[VirtualRank] = VirtualRank,
+    ) -> None:
+        self.scenario, self.seed = scenario, seed
+        self.mode = mode or Mode.drawn(seed)
+        self.now = 1_000_000.0
+        self.events = 0
+        self.trace: deque[Event] = deque(maxlen=40)
+        self._rng = random.Random(f"{scenario.name} {seed}")
+        self._death, self._report, self._time_passes = death, report, time_passes
+        self._rank_class = rank_class
+        fabric = scenario.fabric
+        self.switches = {
+            s.name: VirtualSwitch(s.name, s.size, s.sided, set(scenario.lit.get(s.name, ())))
+            for s in fabric.switches
+        }
+        self.settings = settings or CoreSettings(
+            overtake_max=self.mode.overtake_max,
+            overtake_s=self.mode.overtake_s,
+            lease_s=1e9,
+            fence_s=1.0,
+            abort_s=1.0,
+        )
+        self.engine = Engine(fabric, self.settings, start=1)
+        self.witness = Witness(fabric, self.switches)
+        self.watch = Watch(self.engine, fabric, self.switches, self.witness)
+        self.traffic = Traffic(self.mode.finish, self.mode.in_order, self.witness)
+        self._devices = {name: _Device(switch) for name, switch in self.switches.items()}
+        self._store: deque[Batch] = deque()
+        self._copies: list[tuple[int, int, RankNews]] = []  # not before which event, of which job
+        self._pump_due = True
+        self._priority: dict[Event, float] = {}
+        self.runs: list[_Run] = []
+
+    # --- the whole run
+
+    def run(self) -> Simulation:
+        """Play until every rank has left or died; ViolationError when an invariant breaks or nothing moves."""
+        try:
+            self._begin()
+            while not self._over():
+                self._next_event(self._enabled())
+            self._end()
+        except Exception as error:
+            error.add_note(self.picture())
+            raise
+        return self
+
+    def _begin(self) -> None:
+        for name, switch in self.switches.items():
+            self.engine.observe(self.now, name, frozenset(switch.matching))
+        for job in self.scenario.jobs:
+            incarnation, _ = self.engine.put_job(self.now, job.spec)
+            self.engine.check_in(self.now, job.spec.name, incarnation, job.groups)
+            ranks = [self._rank_class(job, rank) for rank in range(len(job.programs))]
+            self.runs.append(_Run(job, incarnation, ranks, [self.mode.repeats] * len(ranks)))
+
+    def _over(self) -> bool:
+        return all(rank.left or rank.dead for run in self.runs for rank in run.ranks)
+
+    def _end(self) -> None:
+        """I10: with nothing left to do the devices are left alone. Nothing is held, nothing stays moving."""
+        writes = self.watch.steps_started
+        while events := self._enabled():
+            self._next_event(events)
+        if self.watch.steps_started > writes:
+            raise ViolationError("I10", "the devices are changed although every rank has left")
+        if self.engine.state.live or self.watch.open_runs() or self.witness.active:
+            raise ViolationError("end", f"still held at the end: {self.watch.open_runs()}")
+        if any(s.moving or s.busy or s.progress for s in self.engine.state.switches.values()):
+            raise ViolationError("end", "ports are still moving at the end")
+        for run in self.runs:
+            state = self.engine.state.jobs[run.job.spec.name].state
+            failed = any(rank.failure or rank.dead for rank in run.ranks)
+            if state is not (JobState.FAILED if failed else JobState.ENDED):
+                raise ViolationError("end", f"job {run.job.spec.name} is {state} at the end")
+
+    def _next_event(self, events: list[Event]) -> None:
+        if not events:
+            if not self._time_passes:
+                raise ViolationError("stuck", "nothing can happen any more and not all programs have ended")
+            events = [("time",)]
+        if self.events > EVENTS_MAX:
+            raise ViolationError("endless", f"more than {EVENTS_MAX} events")
+        event = self._pick(events)
+        self.trace.append(event)
+        self.events += 1
+        self.now += self._rng.random() * self.mode.pace_s
+        getattr(self, f"_do_{event[0]}")(*event[1:])
+        if self.mode.finish is Finish.EAGER:
+            self._finish_eagerly()
+        if self._death is not None and self.events >= self._death[1]:
+            self._die(self._death[0])
+        if event[0] not in OWN_EVENTS:
+            self.watch.after_event()
+
+    def _pick(self, events: list[Event]) -> Event:
+        if not self.mode.priorities or self._rng.random() < 0.05:
+            return self._rng.choice(events)
+        priority, rng = self._priority, self._rng
+        if rng.random() < 0.02 and priority:
+            priority[rng.choice(list(priority))] = rng.random()
+        return max(events, key=lambda event: priority.setdefault(event[:3], rng.random()))
+
+    # --- what can happen now
+
+    def _enabled(self) -> list[Event]:
+        events: list[Event] = []
+        if self._pump_due:
+            events.append(("pump",))
+        if self._store:
+            events.append(("commit",))
+        for name, device in self._devices.items():
+            changes = device.switch.changes
+            if device.queue and len(changes) < self.mode.steps_at_once:
+                events.append(("start", name))
+            events += [("optics", name, c.step.id) for c in changes if c.optics]
+            if device.read is not None:
+                events.append(("settle", name))
+            elif any(not change.optics for change in changes):
+                events.append(("read", name))
+        for number, run in enumerate(self.runs):
+            events += self._enabled_in(number, run)
+        late = [("copy", at) for at, copy in enumerate(self._copies) if not events or self.events >= copy[0]]
+        return events + late
+
+    def _enabled_in(self, number: int, run: _Run) -> Iterator[Event]:
+        for rank in run.ranks:
+            if rank.dead or rank.left:
+                continue
+            at = (number, rank.rank)
+            if rank.failure is not None:
+                yield ("leave", *at)
+                continue
+            if rank.can_step():
+                yield ("step", *at)
+            if rank.arrivals or rank.releases:
+                yield ("send", *at)
+            elif rank.has_ended():
+                yield ("leave", *at)
+            elif rank.open and run.repeats[rank.rank]:
+                yield ("repeat", *at)
+            if self._has_news(run, rank):
+                yield ("hear", *at)
+            if rank.next_to_issue() is not None:
+                yield ("issue", *at)
+        for group in dict.fromkeys(rank.in_host for rank in run.ranks if rank.in_host and rank.alive):
+            if all(run.ranks[r].in_host == group for r in run.job.members(group)):
+                yield ("host", number, group)
+        if self.mode.finish is not Finish.EAGER:
+            for use, rank in self.traffic.endable(number):
+                yield ("finish", number, use, rank)
+
+    def _has_news(self, run: _Run, rank: VirtualRank) -> bool:
+        return self.engine.has_news_for(run.job.spec.name, run.incarnation, rank.rank, rank.last_grant)
+
+    # --- ranks
+
+    def _do_step(self, number: int, rank: int) -> None:
+        self.runs[number].ranks[rank].step()
+
+    def _do_host(self, number: int, group: str) -> None:
+        run = self.runs[number]
+        for rank in run.job.members(group):
+            run.ranks[rank].leave_host_barrier()
+
+    def _do_send(self, number: int, rank: int) -> None:
+        self._deliver(number, self.runs[number].ranks[rank].news())
+
+    def _do_repeat(self, number: int, rank: int) -> None:
+        run = self.runs[number]
+        run.repeats[rank] -= 1
+        self._deliver(number, run.ranks[rank].news(again=True))
+
+    def _deliver(self, number: int, news: RankNews) -> None:
+        if self._rng.random() < self.mode.copies:
+            self._copies.append((self.events + self._rng.randrange(150), number, news))
+        self._tell(number, news)
+
+    def _tell(self, number: int, news: RankNews) -> None:
+        run = self.runs[number]
+        key = self._key(run, news.rank)
+        running = self.engine.state.jobs[key.job].running
+        self.engine.news(self.now, key.job, key.incarnation, 1, [news])
+        self._pump_due = True
+        for release in news.releases:
+            self.watch.released(key, release.stream, release.n)
+        for arrival in news.arrivals if running else ():
+            self.watch.arrived(key, arrival.stream, arrival.n)
+
+    def _do_copy(self, index: int) -> None:
+        """A copy of an old request arrives late: nothing may change by it."""
+        _, number, news = self._copies.pop(index)
+        try:
+            self._tell(number, news)
+        except CoreError as error:  # of a rank that has left since
+            assert error.problem is Problem.UNKNOWN_RANK, error.detail
+
+    def _do_hear(self, number: int, rank: int) -> None:
+        run = self.runs[number]
+        virtual, key = run.ranks[rank], self._key(run, rank)
+        answer = self.engine.answer(key.job, key.incarnation, rank, virtual.last_grant)
+        self.watch.told(key, answer.grants, virtual.last_grant)
+        if self._rng.random() < self.mode.lost:
+            return
+        virtual.hear(answer)
+        if virtual.failure is not None:
+            self.traffic.abort(number, rank)
+
+    def _do_issue(self, number: int, rank: int) -> None:
+        run = self.runs[number]
+        virtual = run.ranks[rank]
+        grant = virtual.next_to_issue()
+        connection = self.engine.state.jobs[run.job.spec.name].connection(grant.stream.connection)
+        virtual.issued += 1
+        ranks = run.job.participants(grant.stream)
+        self.traffic.issue(number, rank, (grant.stream, grant.n), ranks, connection.circuits)
+
+    def _do_finish(self, number: int, use: tuple, rank: int | None) -> None:
+        for ended in self.traffic.end(number, use, rank):
+            self.runs[number].ranks[ended].finish(use)
+
+    def _finish_eagerly(self) -> None:
+        for number in range(len(self.runs)):
+            while endable := list(self.traffic.endable(number)):
+                for use, rank in endable:
+                    self._do_finish(number, use, rank)
+
+    def _do_leave(self, number: int, rank: int) -> None:
+        run = self.runs[number]
+        virtual = run.ranks[rank]
+        self._tell(number, virtual.news(leave=True))
+        virtual.left = True
+        self.watch.stopped(self._key(run, rank))
+
+    def _die(self, rank: int) -> None:
+        """A process of the first job ends: its device work ends with it, and its launcher may say so."""
+        self._death = None
+        run = self.runs[0]
+        if run.ranks[rank].left:
+            return
+        run.ranks[rank].dead = True
+        self.traffic.abort(0, rank)
+        if self._report:
+            self.engine.report_dead(self.now, run.job.spec.name, run.incarnation, [rank], "exit status 137")
+            self.watch.stopped(self._key(run, rank))
+            self._pump_due = True
+
+    # --- time, store and devices
+
+    def _do_time(self) -> None:
+        """Nothing happens but time: those who live are heard, then the core's next deadline comes."""
+        for run in self.runs:
+            for rank in run.ranks:
+                if rank.alive:
+                    news = RankNews(rank.rank, rank.last_grant)
+                    self.engine.news(self.now, run.job.spec.name, run.incarnation, 1, [news])
+        due = self.engine.next_deadline()
+        assert due is not None, "nothing is due"
+        self.now = max(self.now, due)
+        self.engine.tick(self.now)
+        self._pump_due = True
+        for run in self.runs:
+            for rank in run.ranks:
+                if rank.dead and self.engine.state.jobs[run.job.spec.name].ranks[rank.rank].stopped:
+                    self.watch.stopped(self._key(run, rank.rank))
+
+    def _do_pump(self) -> None:
+        self._pump_due = False
+        effects = self.engine.pump(self.now)
+        if effects.batch is None:
+            assert not effects.steps
+            return
+        self.watch.decided(effects.batch)
+        self._store.append(effects.batch)
+
+    def _do_commit(self) -> None:
+        batch = self._store.popleft()
+        self.watch.stored(batch.id)
+        self.engine.committed(batch.id)
+        for change in batch.changes:
+            if type(change).__name__ == "StepPlanned":
+                self._devices[change.switch].queue.append(change.step)
+
+    def _do_start(self, name: str) -> None:
+        device = self._devices[name]
+        step = self.engine.start_step(self.now, device.queue.popleft())
+        self._pump_due = True
+        if step is None:
+            return
+        self.watch.started(step)
+        works = self._rng.random() >= self.mode.device_faults
+        happened = works or self._rng.random() < 0.5
+        try:
+            device.switch.begin(Change(step, works=works, happened=happened))
+        except RefusedError as error:
+            raise ViolationError("refused", str(error)) from None
+
+    def _do_optics(self, name: str, step: int) -> None:
+        switch = self.switches[name]
+        switch.settle_optics(next(change for change in switch.changes if change.step.id == step))
+
+    def _do_read(self, name: str) -> None:
+        device = self._devices[name]
+        done = [change for change in device.switch.changes if not change.optics]
+        device.read = done, frozenset(device.switch.matching)
+
+    def _do_settle(self, name: str) -> None:
+        device = self._devices[name]
+        done, matching = device.read
+        device.read = None
+        for change in done:
+            device.switch.changes.remove(change)
+            detail = None if change.works else "the device says no"
+            self.engine.settle_step(self.now, change.step.id, change.works, detail, matching)
+        self._pump_due = True
+
+    # --- for people
+
+    @property
+    def failures(self) -> list[Failure | None]:
+        """What each rank of the first job was told."""
+        return [rank.failure for rank in self.runs[0].ranks]
+
+    def _key(self, run: _Run, rank: int) -> RankKey:
+        return RankKey(run.job.spec.name, run.incarnation, rank)
+
+    def picture(self) -> str:
+        """Who waits for whom, and how to see it again."""
+        lines = [f"replay: scenario {self.scenario.name!r}, seed {self.seed}, {self.mode}"]
+        for run in self.runs:
+            core = self.engine.state.jobs[run.job.spec.name]
+            lines.append(f"job {run.job.spec.name}: {core.state} after {self.events} events")
+            lines += [rank.describe() for rank in run.ranks]
+            for intent in core.open.values():
+                because = core.streams[intent.stream].why_open(intent)
+                lines.append(f"  {intent.key} ({intent.state}): {because.reason}: {because.detail}")
+        lines += [f"  held: {held}" for held in self.watch.open_runs()]
+        lines += [f"  last events: {', '.join(map(str, self.trace))}"]
+        return "\n".join(lines)

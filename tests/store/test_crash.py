@@ -1,0 +1,151 @@
+"""SIGKILL at every moment: after it the database holds the first k batches exactly, for some k, and all that
+was acknowledged. So a grant is there with all its locks, its mark and its event, or not at all (C13).
+
+What the first k batches leave is taken from the in-memory store.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from opus_sdn.intent.changes import Batch, EventAppended, IntentState
+from opus_sdn.store.base import EventRecord, Snapshot
+from opus_sdn.store.memory import MemoryStore
+from opus_sdn.store.sql import SqlStore
+from tests.store.probes import ended, forked, hooked
+from tests.store.world import FORTH, World, batch, granted, moved, planned, released, started
+
+History = list[tuple[Snapshot, list[EventRecord]]]
+
+GRANTS = [
+    batch(1, started(), EventAppended("job.started"), durable=True),
+    batch(2, granted(n=0, locks=((0, 1), (1, 1), (2, 1))), EventAppended("intent.granted")),
+    batch(3, granted(FORTH, locks=((0, 2), (1, 2))), planned(), EventAppended("intent.granted")),
+    batch(
+        4,
+        released((0, 1, 2), n=0),
+        moved(IntentState.RELEASED),
+        EventAppended("intent.released"),
+        granted(n=1, length=2, locks=((0, 3), (1, 3), (2, 2))),
+        EventAppended("intent.granted"),
+    ),
+]
+
+
+def history_of(batches: list[Batch]) -> History:
+    """What is stored after none, one, two ... of the batches."""
+    twin = MemoryStore()
+    found = [(twin.snapshot(), twin.events(0, 1000))]
+    for made in batches:
+        twin.submit(made).result()
+        found.append((twin.snapshot(), twin.events(0, 1000)))
+    return found
+
+
+def check_what_survived(path: Path, acknowledged: int, history: History) -> int:
+    """How many batches survived."""
+    store = SqlStore(f"sqlite:///{path}")
+    survived = store.snapshot(), store.events(0, 1000)
+    store.close()
+    assert survived in history, "a batch survived in part"
+    stored = len(history) - 1 - history[::-1].index(survived)
+    assert stored >= acknowledged, "what was acknowledged is lost"
+    return stored
+
+
+class Countdown:
+    """Kills this process at the `moment`-th call."""
+
+    def __init__(self, moment: int) -> None:
+        self._left = moment
+
+    def __call__(self, *_: object) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def acknowledge_into(pipe: int, before: Callable[[], None]) -> Callable[[Future[int]], None]:
+    """Runs on the writer's thread as soon as a future completes; what is in the pipe outlives a kill."""
+
+    def acknowledge(future: Future[int]) -> None:
+        before()
+        future.result()
+        os.write(pipe, b"a")
+
+    return acknowledge
+
+
+def one_by_one(path: Path, batches: list[Batch], moment: int, pipe: int) -> None:
+    """Store the batches, with moments before and after every statement, before every commit and answer."""
+    store = SqlStore(f"sqlite:///{path}")
+    here = Countdown(moment)
+    with ExitStack() as hooks:
+        for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
+            hooks.enter_context(hooked(name, here))
+        for made in batches:
+            future = store.submit(made)
+            future.add_done_callback(acknowledge_into(pipe, here))
+            future.result(timeout=60)
+    store.close()
+
+
+def test_a_kill_at_any_statement_leaves_whole_batches_and_all_that_was_acknowledged(
+    migrated: Path, tmp_path: Path
+) -> None:
+    history = history_of(GRANTS)
+    moment, code = 0, -signal.SIGKILL
+    outcomes: set[tuple[int, int]] = set()
+    while code == -signal.SIGKILL:
+        moment += 1
+        assert moment < 200, "the history never ends"
+        path = Path(shutil.copy(migrated, tmp_path / f"{moment}.db"))
+        reading, writing = os.pipe()
+        code = ended(forked(lambda: one_by_one(path, GRANTS, moment, writing)))  # noqa: B023 (runs at once)
+        os.close(writing)
+        acknowledged = len(os.read(reading, 100))
+        os.close(reading)
+        outcomes.add((acknowledged, check_what_survived(path, acknowledged, history)))
+    assert code == 0
+    # Every number of batches was cut off both before its commit and between commit and answer.
+    assert outcomes == {(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (3, 4), (4, 4)}
+    assert moment > 40, "every statement was a moment"
+
+
+def in_one_go(path: Path, batches: list[Batch], pipe: int) -> None:
+    """Submit everything without waiting, then wait to be killed."""
+    store = SqlStore(f"sqlite:///{path}")
+    for made in batches:
+        store.submit(made).add_done_callback(acknowledge_into(pipe, lambda: None))
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_kill_under_load_leaves_whole_batches_and_all_that_was_acknowledged(seed: int, path: Path) -> None:
+    batches = World(seed).batches(200)
+    history = history_of(batches)
+    reading, writing = os.pipe()
+    child = forked(lambda: in_one_go(path, batches, writing))
+    os.close(writing)
+    acknowledged = 0
+    wanted = random.Random(seed).randint(1, 120)
+    while acknowledged < wanted:
+        got = len(os.read(reading, 1))
+        assert got, "the child ended by itself"
+        acknowledged += got
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    while more := os.read(reading, 4096):
+        acknowledged += len(more)
+    os.close(reading)
+    check_what_survived(path, acknowledged, history)
