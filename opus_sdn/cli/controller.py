@@ -133,7 +133,7 @@ class Controller:
 
         `options` are further words of the line, quoted already.
         """
-        words = ["curl", "-sS", "--fail-with-body"]
+        words = ["curl", "-sS", "--fail-with-body", "--noproxy", "'*'"]
         if method != "GET":
             words += ["-X", method]
         if self._token_file is not None:
@@ -222,7 +222,8 @@ def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url.strip())
         host, _ = parts.hostname, parts.port
-    except ValueError:
+        httpx.URL(url.strip())  # stricter with host names
+    except (ValueError, httpx.InvalidURL):
         raise CliError(f"--controller / OPUS_CONTROLLER: is {url!r}; {example}", ExitCode.USAGE) from None
     if parts.username is not None or parts.password is not None:
         raise CliError(
@@ -230,7 +231,7 @@ def _checked_url(url: str) -> str:
             "token with --token-file or OPUS_TOKEN_FILE",
             ExitCode.USAGE,
         )
-    plain = parts.path in ("", "/") and not parts.query and not parts.fragment
+    plain = " " not in url.strip() and parts.path in ("", "/") and not parts.query and not parts.fragment
     if parts.scheme not in ("http", "https") or not host or not plain:
         raise CliError(f"--controller / OPUS_CONTROLLER: is {url!r}; {example}", ExitCode.USAGE)
     return f"{parts.scheme}://{parts.netloc}"

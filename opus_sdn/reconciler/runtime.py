@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # A deadline that stays due (its consequence waits for a commit) is looked at again after this pause.
 TICK_PAUSE_S = 0.01
+# How long a changed fabric's request waits for its switches to be read: none waits for a device for ever.
+ADOPTION_WAIT_S = 5.0
 # Batches handed to the store and not yet written. The writer joins what is queued into one transaction;
 # beyond this many it is slower than the ranks, and fewer passes that decide more cost it less.
 PENDING_MAX = 256
@@ -148,12 +150,16 @@ class Runtime:
 
     async def start(self) -> None:
         """Read every switch, then begin to decide. Returns when ready; waits for a switch that is away."""
+        await self._begin(wait_s=None)
+
+    async def _begin(self, wait_s: float | None) -> None:
         if self._run_files is not None and self._run_files_task is None:
             self._run_files_task = self.loop.create_task(self._run_files.run())
-        self._adoption = self.loop.create_task(self._adopt())
-        await asyncio.wait({self._adoption})
-        if not self._adoption.cancelled():
-            self._adoption.result()
+        adoption = self.loop.create_task(self._adopt())
+        self._adoption = adoption
+        await asyncio.wait({adoption}, timeout=wait_s)
+        if adoption.done() and not adoption.cancelled():
+            adoption.result()
 
     def refuse_work(self) -> None:
         """The beginning of `stop`, for a server that first has to answer everybody who waits."""
@@ -191,7 +197,8 @@ class Runtime:
     async def paused(self) -> AsyncIterator[None]:
         """Decide nothing in the block, where `use` may put another fabric in force; then read all switches.
 
-        Everything decided before is stored when the block begins. Raises CoreError `not-ready` while a device
+        Everything decided before is stored when the block begins. A switch that is away is waited for after
+        the block has ended: the runtime is not ready until then. Raises CoreError `not-ready` while a device
         step is in flight.
         """
         self.require_ready()
@@ -205,7 +212,7 @@ class Runtime:
             yield
         finally:
             if self.phase is Phase.ADOPTING:
-                await self.start()
+                await self._begin(wait_s=ADOPTION_WAIT_S)
 
     async def use(self, engine: Engine, drivers: Mapping[str, Driver]) -> None:
         """Go on with this engine and these drivers. For the inside of `paused`, when no job runs."""

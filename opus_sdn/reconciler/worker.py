@@ -78,6 +78,7 @@ class SwitchWorker:
         """Learn what the device is and holds now; returns once it has answered, however long that takes."""
         self.max_inflight = max(1, (await self._surely(self.driver.describe)).max_inflight)
         observation = await self._surely(self.driver.read)
+        self.trouble = None
         self._engine.observe(self._clock(), self.name, observation.matching)
         self._changed()
 
@@ -209,7 +210,6 @@ class SwitchWorker:
                 logger.exception("driver failed unforeseen", extra={"switch": self.name})
                 trouble = f"driver failed with {type(error).__name__}"
             else:
-                self.trouble = None
                 return answer
             if trouble != self.trouble:
                 logger.warning("switch cannot be read", extra={"switch": self.name, "detail": trouble})

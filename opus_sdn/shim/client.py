@@ -27,6 +27,7 @@ ANSWER_MAX_BYTES = 32 * 1024 * 1024
 DETAIL_MAX_CHARS = 2000
 IDLE_CONNECTIONS_MAX = 8
 CONNECT_S_MAX = 5.0
+NO_CONTENT = 204
 NOT_READY = 503  # the one refusal that passes by itself
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
@@ -207,7 +208,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
 def decode(address: Address, what: str, status: int, body: bytes) -> dict[str, Any]:
     """The JSON object of an answer; raises ControllerError for a refusal, with the problem's own words."""
     try:
-        answer = json.loads(body) if body else {}
+        answer = {} if status == NO_CONTENT else json.loads(body)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):

@@ -7,6 +7,8 @@ restart count says. Everybody gets the same result or the same error; one rank's
 from __future__ import annotations
 
 import json
+import logging
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +22,10 @@ from opus_sdn.shim.wire import job_path, read_job
 
 DEADLINE_SHARE = 0.9  # of the process group's timeout: the controller decides before torch's own watch does
 INVALID_SETTINGS = "invalid-settings"
+INITIAL_TOPOLOGY_S = 30.0
+INITIAL_TOPOLOGY_POLL_S = 0.02
+
+log = logging.getLogger(__name__)
 
 
 class Store(Protocol):
@@ -150,6 +156,8 @@ def _register(
             f"{absent}; tried for {settings.init_s:g} s (OPUS_INIT_S); start the controller, or correct "
             "OPUS_CONTROLLER",
         ) from None
+    if settings.initial_topology is not None:
+        _await_topology(settings.initial_topology, settings.job, client)
     return {
         "incarnation": job.incarnation,
         "start": job.start,
@@ -157,6 +165,17 @@ def _register(
         "force_scale_out": settings.force_scale_out,
         "deadline_s": deadline_s,
     }
+
+
+def _await_topology(wanted: str, job: str, client: ControllerClient) -> None:
+    """Let the ranks begin once the switches show the topology asked for; without it, late but not never."""
+    give_up_at = time.monotonic() + INITIAL_TOPOLOGY_S
+    while time.monotonic() < give_up_at:
+        topology: dict[str, str] = client.request("GET", job_path(job))["topology"]
+        if all(shown == wanted for shown in topology.values()):
+            return
+        time.sleep(INITIAL_TOPOLOGY_POLL_S)
+    log.warning("job %s begins without its initial topology %s; the switches show %s", job, wanted, topology)
 
 
 def _failure(failed: OpusInitError) -> dict[str, Any]:

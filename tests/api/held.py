@@ -67,11 +67,14 @@ class HeldStore(MemoryStore):
 class HeldDriver(EmulatedDriver):
     """An emulated switch whose answers wait for the test."""
 
+    open_at_first = True
+
     def __init__(self, device: EmulatedSwitch) -> None:
         super().__init__(device)
         self.may_read = threading.Event()
         self.may_apply = threading.Event()
-        self.may_read.set()
+        if self.open_at_first:
+            self.may_read.set()
         self.may_apply.set()
         self.applied = 0
         self.readings = 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from opus_sdn.api.routes import events
 from opus_sdn.store.memory import MemoryStore
-from tests.api.world import PREFIX, Controller, controller, fabric, wait_until
+from tests.api.world import PATIENCE_S, PREFIX, Controller, controller, fabric, wait_until
 
 
 def test_pages_follow_one_another_without_gap_or_repetition(opus: Controller) -> None:
@@ -78,50 +79,39 @@ def test_a_number_of_the_future_is_of_another_history(opus: Controller) -> None:
 
 
 class Stream:
-    """A reader of server-sent events in a thread."""
+    """A reader of server-sent events in a thread, until `enough` of the newest one."""
 
-    def __init__(self, opus: Controller, **headers: str) -> None:
-        self.messages: list[dict[str, str]] = []
-        self.comments = 0
-        self.ended = threading.Event()
-        self._stop = False
-        self._response: httpx.Response | None = None
+    def __init__(self, opus: Controller, enough: Callable[[dict[str, Any]], bool], **headers: str) -> None:
+        self.ids: list[int] = []
+        self.events: list[dict[str, Any]] = []
+        self._enough = enough
         self._client = httpx.Client(base_url=opus.address.url, trust_env=False, timeout=90)
         self._headers = {"Accept": "text/event-stream", **headers}
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
     def _read(self) -> None:
-        try:
-            with self._client.stream("GET", f"{PREFIX}/events", headers=self._headers) as response:
-                assert response.headers["Content-Type"].startswith("text/event-stream")
-                for message in _messages(response.iter_lines()):
-                    if message:
-                        self.messages.append(message)
-                    else:
-                        self.comments += 1
-                    if self._stop:
-                        return
-        finally:
-            self.ended.set()
-
-    def ids(self) -> list[int]:
-        return [int(message["id"]) for message in self.messages]
-
-    def stop_at_next(self) -> None:
-        self._stop = True
+        with self._client.stream("GET", f"{PREFIX}/events", headers=self._headers) as response:
+            assert response.headers["Content-Type"].startswith("text/event-stream")
+            for message in _messages(response.iter_lines()):
+                event = json.loads(message["data"])
+                assert event["kind"] == message["event"]
+                self.ids.append(int(message["id"]))
+                self.events.append(event)
+                if self._enough(event):
+                    return
 
     def join(self) -> None:
-        self._thread.join()
+        """Wait until it has enough, or the stream has ended."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
         self._client.close()
 
 
 def _messages(lines: Iterator[str]) -> Iterator[dict[str, str]]:
     fields: dict[str, str] = {}
     for line in lines:
-        if line.startswith(":"):
-            yield {}
-        elif line:
+        if line and not line.startswith(":"):
             name, _, value = line.partition(": ")
             fields[name] = value
         elif fields:
@@ -130,33 +120,48 @@ def _messages(lines: Iterator[str]) -> Iterator[dict[str, str]]:
 
 
 def test_a_stream_brings_what_was_and_what_comes_and_resumes_where_it_broke(opus: Controller) -> None:
-    stream = Stream(opus)
-    wait_until(lambda: len(stream.messages) >= 3, "the history so far")
-    before = len(stream.messages)
-    stream.stop_at_next()
+    def starts(incarnation: int) -> Callable[[dict[str, Any]], bool]:
+        return lambda event: (event["kind"], event["incarnation"]) == ("job.started", incarnation)
+
+    stream = Stream(opus, starts(2))
+    wait_until(lambda: len(stream.events) >= 3, "the history so far")
+    before = len(stream.events)
     opus.declare(nonce="2")
     stream.join()
-    assert len(stream.messages) > before
-    last = stream.ids()[-1]
-    assert stream.ids() == list(range(1, last + 1))
-    event: dict[str, Any] = json.loads(stream.messages[-1]["data"])
-    assert (event["seq"], event["kind"]) == (last, stream.messages[-1]["event"])
+    assert len(stream.events) > before
+    last = stream.ids[-1]
+    assert stream.ids == [event["seq"] for event in stream.events] == list(range(1, last + 1))
 
-    newest = opus.get("/events", limit=500)["newest"]
-    resumed = Stream(opus, **{"Last-Event-ID": str(last)})
-    resumed.stop_at_next()
+    resumed = Stream(opus, starts(3), **{"Last-Event-ID": str(last)})
     opus.declare(nonce="3")
     resumed.join()
-    assert resumed.ids()[0] == last + 1
-    assert newest >= last
+    assert resumed.ids == list(range(last + 1, resumed.ids[-1] + 1))
 
 
 def test_a_stream_ends_when_the_controller_stops(tmp_path: Path) -> None:
     with controller(tmp_path, declared=fabric()) as opus:
-        stream = Stream(opus)
-        wait_until(lambda: stream.messages, "it runs")
-    assert stream.ended.wait(20)
+        stream = Stream(opus, lambda _: False)
+        wait_until(lambda: stream.events, "it runs")
     stream.join()
+
+
+def test_no_more_streams_are_opened_than_the_controller_can_serve(
+    opus: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "STREAMS_MAX", 1)
+    stream = Stream(opus, lambda event: event["kind"] == "job.ended")
+    wait_until(lambda: stream.events, "one is open")
+    refused = opus.http.get(f"{PREFIX}/events", headers={"Accept": "text/event-stream"})
+    assert (refused.status_code, refused.json()["type"]) == (503, "urn:opus-sdn:problem:not-ready")
+    opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+    stream.join()
+
+    def free() -> bool:
+        again = Stream(opus, lambda _: True)
+        again.join()
+        return bool(again.events)
+
+    wait_until(free, "its place is free again")
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "٣"])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.held import held_drivers
-from tests.api.world import PREFIX, Controller, controller, fabric, wait_until
+from opus_sdn.reconciler import runtime
+from tests.api.held import HeldDriver, held_drivers
+from tests.api.world import PREFIX, Controller, controller, fabric, job, wait_until
 
 
 def declare(opus: Controller, body: dict[str, Any], **headers: str) -> httpx.Response:
@@ -136,28 +136,21 @@ def test_every_misfit_of_a_fabric_is_named_at_its_place(bare: Controller) -> Non
     problem = declare(bare, body).json()
     fields = {error["field"] for error in problem["errors"]}
     assert any(field.startswith("rails[1]") for field in fields), problem
-    assert json.dumps(problem)
 
 
-def test_a_fabric_whose_switch_is_away_makes_ranks_wait_and_the_reason_can_be_read(
+def test_a_fabric_whose_switch_is_away_is_answered_and_makes_everybody_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runtime, "ADOPTION_WAIT_S", 0.05)
     with held_drivers(monkeypatch) as drivers, controller(tmp_path) as opus:
-        declare(opus, fabric())
-        opus.declare()
-        body = fabric(delay_ms=1)
-        opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
-
-        first = drivers["ocs0"]
-        monkeypatch.setattr(type(first), "may_read", property(lambda self: _Closed()), raising=False)
-        changing = opus.later(declare, opus, body, **{"If-Match": '"1"'})
-        wait_until(lambda: opus.http.get("/readyz").status_code == 503, "the new switch is being read")
-        refused = opus.put("/jobs/j", {"owner": "me", "nonce": "2", "placement": []})
-        assert refused.status_code in (422, 503)
-        monkeypatch.undo()
-        changing.result()
-
-
-class _Closed:
-    def is_set(self) -> bool:
-        return False
+        monkeypatch.setattr(HeldDriver, "open_at_first", False)
+        assert declare(opus, fabric()).status_code == 201
+        ready = opus.http.get("/readyz")
+        assert ready.status_code == 503
+        assert {check["name"] for check in ready.json()["checks"]} == {"adoption", "switch:ocs0"}
+        refused = opus.put("/jobs/j", job())
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:opus-sdn:problem:not-ready")
+        assert refused.headers["Retry-After"]
+        drivers["ocs0"].may_read.set()
+        wait_until(lambda: opus.http.get("/readyz").status_code == 200, "the switch has answered")
+        assert opus.declare() == 1

@@ -54,7 +54,7 @@ def test_every_operation_is_named_verb_noun_once_with_summary_and_tag(document: 
 def test_every_request_body_has_a_schema_and_an_example_that_is_valid(document: dict[str, Any]) -> None:
     models = {model.__name__: model for model in openapi.BODIES}
     with_body = [operation for _, method, operation in operations(document) if method in ("put", "post")]
-    assert len(with_body) == 9
+    assert len(with_body) == len(models)
     for operation in with_body:
         content = operation["requestBody"]["content"]["application/json"]
         model = models[content["schema"]["$ref"].rpartition("/")[2]]
@@ -116,9 +116,9 @@ def test_no_bundle_loads_anything_from_another_host() -> None:
     assert len(scripts) == 5
     for path in scripts:
         text = path.read_text(encoding="utf-8")
-        loads = re.findall(r'(?:src|href)\s*[:=]\s*"(https?://[^"]+)"', text)
+        loads = re.findall(r'\bsrc\s*[:=]\s*"(https?://[^"]+)"', text)
         loads += re.findall(r"url\(\s*[\"']?(https?://[^)]+)\)", text)
-        assert [load for load in loads if not load.startswith("https://swagger.io")] == [], path
+        assert loads == [], path
 
 
 def test_the_licences_of_the_bundles_are_with_them() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -124,6 +127,18 @@ USAGE = [
         ("get", "jobs", "--controller", "127.0.0.1:8700"),
         "--controller / OPUS_CONTROLLER: is '127.0.0.1:8700'; use",
     ),
+    (
+        ("get", "jobs", "--controller", "http://a b:1"),
+        "--controller / OPUS_CONTROLLER: is 'http://a b:1'; use",
+    ),
+    (
+        ("get", "jobs", "--controller", "http://h:99999"),
+        "OPUS_CONTROLLER: is 'http://h:99999'; use http://HOST",
+    ),
+    (
+        ("get", "jobs", "--controller", "http://h:80/api"),
+        "OPUS_CONTROLLER: is 'http://h:80/api'; use http://",
+    ),
     (("get", "jobs", "--controller", "http://u:secret@h"), "OPUS_CONTROLLER: holds a user name or password"),
     (("get", "jobs", "--token-file", "absent"), "OPUS_TOKEN_FILE: is 'absent', which cannot be read"),
     (
@@ -161,6 +176,39 @@ def test_an_absent_controller_is_one_line_and_a_code_of_its_own(opus: Opus, clos
         )
         assert "start it with `opus serve`, or name another one" in ran.err
         assert ran.err.count("\n") == 1
+
+
+class Something(BaseHTTPRequestHandler):
+    """A server that is no controller: it answers a page, or a JSON object of its own."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path.startswith("/api/v1/locks") else 404)
+        self.end_headers()
+        self.wfile.write(b'{"hello": "world"}' if "rails" in self.path else b"<p>hello</p>")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def something() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Something) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_what_is_no_controller_is_told_from_one_that_refuses(opus: Opus, something: str) -> None:
+    for kind, status in (("locks", 200), ("jobs", 404)):
+        ran = opus("get", kind, "--controller", something)
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err == (
+            f"error: {something} answered GET /api/v1/{kind} with status {status} and no JSON object, so it is "
+            "no controller; name one with --controller or OPUS_CONTROLLER\n"
+        )
+    other = opus("get", "rails", "--controller", something)
+    assert other.code == 1
+    assert other.err == 'error: GET /api/v1/rails was refused (404 no problem type): {"hello": "world"}\n'
 
 
 def test_debug_shows_where_an_error_comes_from(capfd: pytest.CaptureFixture[str], closed_port: int) -> None:
@@ -227,17 +275,23 @@ def test_the_api_document_is_printed_without_a_controller(opus: Opus) -> None:
 
 
 CURLS = [
-    (("get", "jobs"), "curl -sS --fail-with-body 'http://127.0.0.1:8700/api/v1/jobs?limit=500'"),
-    (("get", "job", "a"), "curl -sS --fail-with-body http://127.0.0.1:8700/api/v1/jobs/a"),
+    (
+        ("get", "jobs"),
+        "curl -sS --fail-with-body --noproxy '*' 'http://127.0.0.1:8700/api/v1/jobs?limit=500'",
+    ),
+    (("get", "job", "a"), "curl -sS --fail-with-body --noproxy '*' http://127.0.0.1:8700/api/v1/jobs/a"),
     (
         ("get", "connection", "g:0-1", "--job", "a"),
-        "curl -sS --fail-with-body 'http://127.0.0.1:8700/api/v1/connections/g%3A0-1?job=a'",
+        "curl -sS --fail-with-body --noproxy '*' 'http://127.0.0.1:8700/api/v1/connections/g%3A0-1?job=a'",
     ),
     (
         ("events", "--follow", "--since", "3"),
-        "curl -sS --fail-with-body -N -H 'Accept: text/event-stream' 'http://127.0.0.1:8700/api/v1/events?since=3'",
+        "curl -sS --fail-with-body --noproxy '*' -N -H 'Accept: text/event-stream' 'http://127.0.0.1:8700/api/v1/events?since=3'",
     ),
-    (("describe", "rail", "rail0"), "curl -sS --fail-with-body http://127.0.0.1:8700/api/v1/rails/rail0"),
+    (
+        ("describe", "rail", "rail0"),
+        "curl -sS --fail-with-body --noproxy '*' http://127.0.0.1:8700/api/v1/rails/rail0",
+    ),
 ]
 
 

@@ -12,7 +12,6 @@ from tests.intent import schedules
 from tests.intent.operations import (
     Collective,
     Op,
-    Program,
     Receive,
     ScaleUp,
     Scenario,
@@ -257,10 +256,9 @@ def by_chance(seed: int) -> Scenario:
             ops = {source: Send(to, "line"), to: Receive(source, "line")}
         for rank, op in ops.items():
             _wait_for_some(rng, programs[rank], later[rank])
-            if rng.random() < 0.5:
-                op = replace(op, handle=f"h{number}")
-                later[rank].append(op.handle)
-            programs[rank].append(op)
+            handle = f"h{number}" if rng.random() < 0.5 else None
+            programs[rank].append(replace(op, handle=handle))
+            later[rank] += [handle] if handle else []
     for rank in range(ranks):
         programs[rank] += [Wait(handle) for handle in later[rank] if rng.random() < 0.7]
     spread = rng.choice(list(PortChoice))
@@ -319,8 +317,3 @@ def seeded_race() -> Scenario:
     base = schedules.training(shape, initial_topology="00")
     ring = [(Port("h0", 0, 1), Port("h1", 0, 0)), (Port("h2", 0, 1), Port("h3", 0, 0))]
     return replace(base, lit=lit_by(base.fabric, *ring), name="seeded race")
-
-
-def program_of(scenario_: Scenario, rank: int) -> Program:
-    """One rank's program of the first job."""
-    return scenario_.jobs[0].programs[rank]

@@ -134,7 +134,7 @@ class Simulation:
     # --- the whole run
 
     def run(self) -> Simulation:
-        """Play until every rank has left or died; ViolationError when an invariant breaks or nothing moves."""
+        """Play until every rank has left or died; ViolationError when an invariant breaks or it is stuck."""
         try:
             self._begin()
             while not self._over():
@@ -225,30 +225,32 @@ class Simulation:
 
     def _enabled_in(self, number: int, run: _Run) -> Iterator[Event]:
         for rank in run.ranks:
-            if rank.dead or rank.left:
-                continue
-            at = (number, rank.rank)
-            if rank.failure is not None:
-                yield ("leave", *at)
-                continue
-            if rank.can_step():
-                yield ("step", *at)
-            if rank.arrivals or rank.releases:
-                yield ("send", *at)
-            elif rank.has_ended():
-                yield ("leave", *at)
-            elif rank.open and run.repeats[rank.rank]:
-                yield ("repeat", *at)
-            if self._has_news(run, rank):
-                yield ("hear", *at)
-            if rank.next_to_issue() is not None:
-                yield ("issue", *at)
+            if not rank.dead and not rank.left:
+                yield from self._enabled_at(number, run, rank)
         for group in dict.fromkeys(rank.in_host for rank in run.ranks if rank.in_host and rank.alive):
             if all(run.ranks[r].in_host == group for r in run.job.members(group)):
                 yield ("host", number, group)
         if self.mode.finish is not Finish.EAGER:
             for use, rank in self.traffic.endable(number):
                 yield ("finish", number, use, rank)
+
+    def _enabled_at(self, number: int, run: _Run, rank: VirtualRank) -> Iterator[Event]:
+        at = (number, rank.rank)
+        if rank.failure is not None:
+            yield ("leave", *at)
+            return
+        if rank.can_step():
+            yield ("step", *at)
+        if rank.arrivals or rank.releases:
+            yield ("send", *at)
+        elif rank.has_ended():
+            yield ("leave", *at)
+        elif rank.open and run.repeats[rank.rank]:
+            yield ("repeat", *at)
+        if self._has_news(run, rank):
+            yield ("hear", *at)
+        if rank.next_to_issue() is not None:
+            yield ("issue", *at)
 
     def _has_news(self, run: _Run, rank: VirtualRank) -> bool:
         return self.engine.has_news_for(run.job.spec.name, run.incarnation, rank.rank, rank.last_grant)
@@ -292,8 +294,9 @@ class Simulation:
         _, number, news = self._copies.pop(index)
         try:
             self._tell(number, news)
-        except CoreError as error:  # of a rank that has left since
-            assert error.problem is Problem.UNKNOWN_RANK, error.detail
+        except CoreError as error:
+            if error.problem is not Problem.UNKNOWN_RANK:  # of a rank that has left since
+                raise
 
     def _do_hear(self, number: int, rank: int) -> None:
         run = self.runs[number]

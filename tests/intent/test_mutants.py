@@ -11,26 +11,23 @@ from typing import Any
 
 import pytest
 
-from opus_sdn.intent import engine as engine_module
-from opus_sdn.intent import order, planner, serving, stepping, streams
+from opus_sdn.intent import order, planner, stepping
 from opus_sdn.intent.changes import StepState
 from opus_sdn.intent.fabric import Circuit, Fabric
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import ArrivalState
 from opus_sdn.intent.order import Reservations
-from opus_sdn.intent.planner import SwitchFacts
 from opus_sdn.intent.state import CoreState, Ledger
 from opus_sdn.intent.streams import HeldRun, Intent, StreamState
 from opus_sdn.intent.switches import SwitchState
 from tests.intent import programs
 from tests.intent.operations import Scenario
-from tests.intent.schedules import Shape, training
 from tests.intent.simulator import Mode, Simulation
 from tests.intent.traffic import Finish
 from tests.intent.virtual_switch import ViolationError
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-SEEDS = range(12)
+SEEDS = range(40)
 CALM = Mode(finish=Finish.EACH, overtake_max=2, overtake_s=1e9)
 COPIES = dataclasses.replace(CALM, copies=0.5)
 
@@ -54,7 +51,6 @@ def grant_before_read_back(patch: pytest.MonkeyPatch) -> None:
 def moving_counts_as_up(patch: pytest.MonkeyPatch) -> None:
     """The fast path forgets that ports move: what was up before the step still counts."""
     patch.setattr(SwitchState, "is_up", lambda self, c: all(p in self.matching for p in c.cross_connects))
-    patch.setattr(stepping, "why_not_start", lambda *_: None)
 
 
 def barrier_off_by_one(patch: pytest.MonkeyPatch) -> None:
@@ -167,6 +163,23 @@ def grant_numbers_skip(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JobCore, "number", skipping)
 
 
+RULES = {
+    "lock check dropped": "I1",
+    "grant before read-back": "I4",
+    "moving ports count as up": "I4",
+    "barrier off by one": "I5",
+    "add before remove": "refused",
+    "second direction forgotten": "I4",
+    "plan started without re-check": "I1",
+    "reservation dropped": "overtaking",
+    "marks forgotten": "I7",
+    "overtaking counts strangers": "overtaking",
+    "reservation against oneself": "overtaking",
+    "first release frees all": "I1",
+    "answered before stored": "I3",
+    "planner without reservation": "plan",
+    "grant numbers skip": "numbers",
+}
 CASES: dict[str, tuple[Plant, Callable[[int], Scenario], Mode]] = {
     "lock check dropped": (nothing_is_live, lambda _: programs.c12(), CALM),
     "grant before read-back": (grant_before_read_back, lambda _: programs.c12(), CALM),
@@ -184,3 +197,23 @@ CASES: dict[str, tuple[Plant, Callable[[int], Scenario], Mode]] = {
     "planner without reservation": (planner_without_reservation, programs.by_chance, CALM),
     "grant numbers skip": (grant_numbers_skip, lambda _: programs.c12(), CALM),
 }
+
+
+def play(name: str) -> None:
+    """All runs of a case."""
+    _, make, mode = CASES[name]
+    for seed in SEEDS:
+        Simulation(make(seed), seed, mode).run()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    CASES[name][0](monkeypatch)
+    with pytest.raises(ViolationError) as caught:
+        play(name)
+    assert caught.value.rule == RULES[name]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_runs_pass_without_the_planted_bug(name: str) -> None:
+    play(name)

@@ -1,0 +1,16 @@
+"""A controller as a process of its own, for tests that stop or kill it. `python -m` with its settings as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from opus_sdn.api.server import StartError, serve
+from opus_sdn.settings import Settings
+
+if __name__ == "__main__":
+    try:
+        serve(Settings(**json.loads(sys.argv[1])), ready_file=Path(sys.argv[2]))
+    except StartError as error:
+        sys.exit(f"error: {error}")

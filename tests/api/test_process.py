@@ -1,0 +1,224 @@
+"""The controller as a process: where it says it is, how it ends, and what the next one makes of what it finds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opus_sdn.api.server import Address, StartError, running
+from tests.api.world import PATIENCE_S, PREFIX, Controller, controller, fabric, settings, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Process:
+    """A controller process on a database in `folder`."""
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        self._ready = folder / "ready.json"
+        self._ready.unlink(missing_ok=True)
+        values = {"port": 0, "database": f"sqlite:///{folder / 'opus.db'}", "runs_dir": str(folder / "runs")}
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.api.process",
+                json.dumps({**values, **more}),
+                str(self._ready),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.client: Controller | None = None
+
+    def ready(self) -> Controller:
+        wait_until(lambda: self._ready.exists() or self.process.poll() is not None, "it is ready")
+        assert self._ready.exists(), self.process.communicate()
+        self.client = Controller(Address(**json.loads(self._ready.read_text())))
+        return self.client
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """Send a signal and wait for the end: status, stdout, stderr."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=PATIENCE_S + 10)
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+        return self.process.returncode, out, err
+
+    def end_by_itself(self) -> tuple[int, str, str]:
+        """Wait for an end that needs no signal."""
+        self.process.wait(PATIENCE_S)
+        return self.end()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    """Start controller processes on one database; what is left of them is killed."""
+    started: list[Process] = []
+
+    def one(**more: Any) -> Process:
+        started.append(Process(tmp_path, **more))
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.end(signal.SIGKILL)
+
+
+def with_a_job(opus: Controller) -> None:
+    assert opus.put("/fabric", fabric()).status_code == 201
+    opus.declare()
+    opus.check_in("dp", "world")
+    for rank in (0, 1):
+        opus.arrive(rank, "dp", 0)
+    wait_until(lambda: opus.say(0)["grants"], "granted")
+
+
+def test_it_says_where_it_is_and_ends_in_order_while_a_rank_waits(start: Any, tmp_path: Path) -> None:
+    process = start()
+    opus = process.ready()
+    assert process.process.stdout.readline() == opus.address.url + "\n"
+    assert opus.address.start == 1
+    with_a_job(opus)
+    body = opus.news(0, wait_s=60, last_grant=1, arrivals=[{"connection": "dp", "n": 1}])
+    waiting = opus.later(opus.post, "/jobs/j/arrivals", body)
+    wait_until(lambda: opus.get("/intents")["intents"], "a rank waits")
+    process.process.send_signal(signal.SIGTERM)
+    answer = waiting.result()
+    assert (answer.status_code, answer.json()["phase"]) == (503, "stopping")
+    status, _, errors = process.end()
+    assert status == 0
+    assert "Traceback" not in errors
+    assert "job.started" in (tmp_path / "runs" / "j" / "controller.log").read_text()
+
+
+def test_an_interrupt_ends_it_as_well(start: Any) -> None:
+    process = start()
+    process.ready()
+    assert process.end(signal.SIGINT)[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_after_a_restart_the_old_incarnation_is_over_and_the_next_one_has_a_higher_number(
+    start: Any, number: int
+) -> None:
+    first = start()
+    with_a_job(first.ready())
+    first.end(number)
+
+    opus = start().ready()
+    assert opus.address.start == 2
+    seen = opus.get("/jobs/j")
+    assert (seen["state"], seen["incarnation"]) == ("failed", 1)
+    assert seen["failure"]["type"] == "urn:opus-sdn:problem:controller-restarted"
+    assert [job["job"] for job in opus.get("/jobs")["jobs"]] == ["j"]
+    assert opus.get("/events", kind="job.failed")["events"][-1]["data"]["cause"] == "controller-restarted"
+    assert len(opus.get("/ports")["ports"]) == 4, "the fabric was kept"
+
+    stale = opus.post("/jobs/j/arrivals", opus.news(0, seen_start=1))
+    assert (stale.status_code, stale.json()["type"]) == (409, "urn:opus-sdn:problem:stale-start")
+    old = opus.post("/jobs/j/arrivals", opus.news(0))
+    assert old.status_code in (404, 409)
+
+    assert opus.declare(nonce="2") == 2
+    opus.check_in("dp", "world", incarnation=2)
+    for rank in (0, 1):
+        opus.arrive(rank, "dp", 0, incarnation=2)
+    wait_until(lambda: opus.say(0, incarnation=2)["grants"], "the new incarnation runs")
+    assert opus.post("/jobs/j/arrivals", opus.news(0, incarnation=1)).status_code == 409
+
+
+def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traffic(start: Any) -> None:
+    first = start()
+    with_a_job(first.ready())
+    first.end(signal.SIGKILL)
+    opus = start().ready()
+    refused = opus.put("/jobs/k", {"owner": "me", "nonce": "1", "placement": PLACE})
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:ports-overlap")
+    assert refused.json()["job"] == "j"
+    ended = opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+    assert ended.status_code == 200, "its launcher vouches for it"
+    assert opus.put("/jobs/k", {"owner": "me", "nonce": "1", "placement": PLACE}).status_code == 201
+
+
+PLACE = [{"rank": 0, "host": "h0", "slot": 0}]
+
+
+def test_a_second_controller_on_the_same_database_does_not_start(start: Any) -> None:
+    start().ready()
+    status, out, errors = start().end_by_itself()
+    assert (status, out) == (1, "")
+    assert errors.startswith("error: ")
+    assert "in use" in errors
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(StartError, match=f"port {port} .* use another port"):
+            with running(settings(tmp_path, port=port)):
+                pytest.fail("it started")
+
+
+def test_a_fabric_file_with_a_fault_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "fabric.yaml"
+    file.write_text("version: 1\nhosts: [h0]\ngpus_per_host: many\n")
+    with pytest.raises(StartError, match=r"fabric\.yaml:3: "):
+        with running(settings(tmp_path, fabric_file=file)):
+            pytest.fail("it started")
+    with pytest.raises(StartError, match=r"nowhere\.yaml: cannot be read"):
+        with running(settings(tmp_path, fabric_file=tmp_path / "nowhere.yaml")):
+            pytest.fail("it started")
+
+
+def test_the_fabric_file_counts_only_until_a_fabric_is_stored(tmp_path: Path) -> None:
+    file = tmp_path / "fabric.yaml"
+    file.write_text(json.dumps(fabric()))  # JSON is YAML
+    with controller(tmp_path, durable=True, fabric_file=file) as opus:
+        assert len(opus.get("/ports")["ports"]) == 4
+        assert opus.put("/fabric", fabric(hosts=3), **{"If-Match": '"1"'}).status_code == 200
+    with controller(tmp_path, durable=True, fabric_file=file) as opus:
+        assert len(opus.get("/ports")["ports"]) == 6
+        assert opus.http.get(f"{PREFIX}/fabric").headers["ETag"] == '"2"'
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_an_ipv6_literal_works_as_host(tmp_path: Path) -> None:
+    with controller(tmp_path, host="::1") as opus:
+        assert opus.address.url.startswith("http://[::1]:")
+        assert opus.http.get("/livez").json() == {"alive": True}
+
+
+def test_a_traffic_witness_watches_the_switches_of_every_fabric(tmp_path: Path) -> None:
+    with controller(tmp_path, declared=fabric(), witness=True) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        opus.arrive(0, "dp", 0)
+        opus.arrive(1, "dp", 0, wait_s=30)
+        assert opus.address.witness is not None
+        host, _, port = opus.address.witness.rpartition(":")
+        with socket.create_connection((host, int(port))) as line, line.makefile("rw") as talk:
+
+            def say(**words: Any) -> Any:
+                talk.write(json.dumps(words) + "\n")
+                talk.flush()
+                return json.loads(talk.readline())
+
+            assert say(op="begin", id="1", circuits=["h0:0:1--h1:0:0"], rank=0) == {"ok": True}
+            assert say(op="end", id="1") == {"ok": True}
+            report = say(op="report")
+            assert (report["operations"], report["violations"]) == (1, [])
