@@ -1,7 +1,7 @@
 """`make bench`: from the last rank's arrival to the last rank's grant, beside a bare TCP barrier.
 
-Ours: a real `opus serve` with SQLite and the shim's own sessions, on a circuit that is up (no device operation)
-and with a switch of 0 ms that is re-pointed every time. Rounds are interleaved; medians and ratios are printed.
+Ours: a real `opus serve` with SQLite and the shim's own sessions, on circuits that are up (no device step)
+and with a switch of 0 ms that is re-pointed every time. Rounds are interleaved; medians and ratios are shown.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from urllib.parse import urlsplit
 
 from benchmarks.tcp_barrier import BarrierClient
 from opus_sdn.demo.controller import Controller
@@ -22,6 +23,7 @@ from opus_sdn.fabric_file import generate_fabric
 from opus_sdn.intent.model import Grant, Stream
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.session import RankSession
+from opus_sdn.shim.settings import Address
 
 SIZES = (4, 16, 64)
 ROUNDS = 200
@@ -36,7 +38,7 @@ class Ranks:
         self._granted = threading.Semaphore(0)
         self._next = {"wide": 0, "turned": 0}
         job = f"bench{size}"
-        client = ControllerClient(controller.url)
+        client = ControllerClient(_address(controller))
         made = client.request(
             "PUT",
             f"/api/v1/jobs/{job}",
@@ -50,14 +52,14 @@ class Ranks:
         )
         groups = [
             {"name": "wide", "ranks": "world", "dimension": "dp", "ordinal": 0},
-            {"name": "turned", "ranks": list(range(1, size)) + [0], "dimension": "dp", "ordinal": 0},
+            # The other way round: other circuits on the same ports.
+            {"name": "turned", "ranks": list(reversed(range(size))), "dimension": "dp", "ordinal": 0},
         ]
-        groups[1]["ranks"] = list(reversed(range(size)))  # right to left: other ports, the same ranks
         body = {"incarnation": made["incarnation"], "groups": groups}
         client.request("POST", f"/api/v1/jobs/{job}/groups", body)
         self.sessions = [
             RankSession(
-                ControllerClient(controller.url),
+                ControllerClient(_address(controller)),
                 job,
                 made["incarnation"],
                 made["start"],
@@ -92,6 +94,13 @@ class Ranks:
         """Leave the job."""
         for session in self.sessions:
             session.close()
+
+
+def _address(controller: Controller) -> Address:
+    url = urlsplit(controller.url)
+    assert url.hostname is not None
+    assert url.port is not None
+    return Address(False, url.hostname, url.port)
 
 
 class Limit:

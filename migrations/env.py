@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from alembic import context
 from sqlalchemy import Connection, create_engine
+from sqlmodel import AutoString
 
 from opus_sdn.store.rows import Row
+
+
+def render(kind: str, item: object, _context: object) -> str | bool:
+    """Write SQLModel's text type as SQLAlchemy's, so that revisions need nothing of SQLModel."""
+    return "sa.String()" if kind == "type" and isinstance(item, AutoString) else False
 
 
 def run(connection: Connection) -> None:
@@ -14,6 +20,7 @@ def run(connection: Connection) -> None:
         connection=connection,
         target_metadata=Row.metadata,
         compare_type=True,
+        render_item=render,
         # SQLite cannot alter most of a table: Alembic copies it instead.
         render_as_batch=True,
     )

@@ -31,6 +31,15 @@ class FormerJobs:
         """The record of a job, if an earlier start had it."""
         return self._records.get(job)
 
+    def cause(self, job: str, incarnation: int) -> CoreError | None:
+        """Why an incarnation of an earlier start can do nothing; None when it is not known here."""
+        record = self._records.get(job)
+        if record is None or record.incarnation != incarnation:
+            return None
+        if record.cause is None:
+            return CoreError(Problem.ABORTED, f"job {job} has ended", job=job)
+        return CoreError(Problem(record.cause), record.detail or "", job=job)
+
     def require_free(self, spec: JobSpec, now: float) -> None:
         """Raise CoreError `ports-overlap` while a place of this job may still carry another job's traffic."""
         if now >= self._held_until:

@@ -14,11 +14,13 @@ from typing import Any
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
+from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
 from opus_sdn.api import body, problems
+from opus_sdn.api.former import FormerJobs
 from opus_sdn.api.schemas import ArrivalsRequest, WireArrival, WireRank, WireRelease
-from opus_sdn.intent.errors import CoreError, Failure
+from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.model import (
     Arrival,
     ArrivalStatus,
@@ -47,10 +49,9 @@ class HotRoute(APIRoute):
         if scope["method"] != "POST":
             await super().handle(scope, receive, send)  # says which methods there are
             return
-        state = scope["app"].state
         request_id = problems.request_id_of(scope)
         try:
-            answer = await serve(state.runtime, state.settings, scope["path_params"]["job"], scope, receive)
+            answer = await serve(scope["app"].state, scope["path_params"]["job"], scope, receive)
         except CoreError as error:
             await problems.of_core(error, instance=scope["path"], request_id=request_id)(scope, receive, send)
             return
@@ -59,8 +60,11 @@ class HotRoute(APIRoute):
         await send({"type": "http.response.body", "body": answer})
 
 
-async def serve(runtime: Runtime, settings: Settings, job: str, scope: Scope, receive: Receive) -> bytes:
+async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes:
     """Take the news of the ranks in the body, wait for news for them, and give the answer's JSON."""
+    runtime: Runtime = state.runtime
+    settings: Settings = state.settings
+    former: FormerJobs = state.former_jobs
     raw = await body.read(scope, receive, settings.rank_body_max_bytes)
     try:
         request = _REQUEST.validate_json(raw)
@@ -68,7 +72,11 @@ async def serve(runtime: Runtime, settings: Settings, job: str, scope: Scope, re
         raise problems.refused_by(error) from None
     runtime.require_ready()
     news = [_news(rank) for rank in request.ranks]
-    runtime.engine.news(runtime.now(), job, request.incarnation, request.seen_start, news)
+    try:
+        runtime.engine.news(runtime.now(), job, request.incarnation, request.seen_start, news)
+    except CoreError as error:
+        before = former.cause(job, request.incarnation) if error.problem is Problem.UNKNOWN_JOB else None
+        raise before or error from None
     runtime.changed()
     wait_s = min(request.wait_s, settings.wait_s_max)
     if wait_s > 0:

@@ -36,7 +36,7 @@ class Controller:
         runs_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`fabric`: YAML text; `folder`: for database and log; `environment`: further `OPUS_SDN_*` settings."""
+        """`fabric`: YAML text; `folder`: for database and log; `environment`: more `OPUS_SDN_*`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.log = folder / "serve.log"

@@ -150,6 +150,8 @@ class Engine:
         core = self._job(job, incarnation)
         check_news(core, ranks)
         for item in ranks:
+            if core.ranks[item.rank].stopped:
+                continue
             self._hear(now, core, item.rank)
             self._acknowledge(core, item)
             for release in item.releases:

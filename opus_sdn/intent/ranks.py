@@ -77,11 +77,6 @@ class Layout:
         return None
 
 
-def pipeline_name(dimensions: Sequence[Dimension]) -> str | None:
-    """The declared pipeline dimension, if any."""
-    return next((d.name for d in dimensions if d.name in PIPELINE_NAMES), None)
-
-
 def digit_map(dimensions: Sequence[Dimension], legacy: bool = False) -> dict[str, int]:
     """Topology digit of each declared dimension: 0 pipeline, 1 the first data-parallel one, then 2, 3, ...
 

@@ -155,12 +155,13 @@ def _check_rank_news(job: JobCore, item: RankNews, pairs: set[str]) -> None:
     """One rank's part; connections that the job does not have yet are added to `pairs`."""
     state = job.ranks[item.rank]
     if state.stopped:
-        raise CoreError(
-            Problem.UNKNOWN_RANK,
-            f"rank {item.rank} has left job {job.spec.name} or was declared dead; it starts again with a new "
-            "incarnation",
-            rank=item.rank,
-        )
+        if item.arrivals and job.running:
+            raise CoreError(
+                Problem.UNKNOWN_RANK,
+                f"rank {item.rank} has left job {job.spec.name}; it starts again with a new incarnation",
+                rank=item.rank,
+            )
+        return  # it may hear the job's cause, or once more that it has left; nothing is taken from it
     if item.last_grant > state.issued:
         raise CoreError(
             Problem.INVALID_REQUEST,

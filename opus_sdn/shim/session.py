@@ -105,7 +105,7 @@ class RankSession:
 
         Raises OpusJobFailed once the job has failed, OpusError after `close`.
         """
-        self._require_own_process()
+        self.require_own_process()
         with self._lock:
             self._require_open()
             self._talk.arrive(stream, n, tag, blocking)
@@ -113,13 +113,13 @@ class RankSession:
 
     def block(self, stream: Stream, n: int) -> None:
         """The host waits for this operation now; the controller is told with the next request."""
-        self._require_own_process()
+        self.require_own_process()
         with self._lock:
             self._talk.block(stream, n)
 
     def release(self, stream: Stream, n: int) -> None:
         """The run that begins at n has finished on this rank's device. Nothing happens after a failure."""
-        self._require_own_process()
+        self.require_own_process()
         with self._lock:
             if self._failed is None and not self._gone:
                 self._talk.release(stream, n)
@@ -141,6 +141,15 @@ class RankSession:
         """End the job for all its ranks at once, with cause `aborted`. Blocks for a few seconds at most."""
         self._tell("abort", {"incarnation": self.incarnation, "rank": self.rank, "detail": detail})
 
+    def require_own_process(self) -> None:
+        """Raise ForkedProcessError in a child that was forked from the rank."""
+        if os.getpid() != self._pid:
+            raise ForkedProcessError(
+                f"process {os.getpid()} was forked from rank {self.rank} of job {self.job} and cannot use "
+                f"its process groups; communicate in the rank, process {self._pid}, or start the child "
+                "with spawn and let it make groups of its own"
+            )
+
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
         """Say what is left to say and leave; the rank must hold nothing any more. Bounded by `timeout_s`."""
         if os.getpid() != self._pid:
@@ -151,16 +160,6 @@ class RankSession:
             self._signal()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s + self._answer_s)
-
-    # --- callers' side
-
-    def _require_own_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedProcessError(
-                f"process {os.getpid()} was forked from rank {self.rank} of job {self.job} and cannot use "
-                f"its process groups; communicate in the rank, process {self._pid}, or start the child "
-                "with spawn and let it make groups of its own"
-            )
 
     def _require_open(self) -> None:
         if self._failed is not None:
@@ -177,7 +176,7 @@ class RankSession:
             os.write(self._wake_write, b"\0")
 
     def _tell(self, route: str, body: dict[str, object]) -> None:
-        self._require_own_process()
+        self.require_own_process()
         try:
             self._client.request(
                 "POST",

@@ -18,6 +18,7 @@ from opus_sdn.shim.torch_job import RankJob
 from opus_sdn.shim.torch_lanes import build_inner, wrap_inner
 
 KNOWN_GOOD_TORCH = ("2.13.",)
+EXIT_DRAIN_S = 1.0  # for operations that nobody waited for; a program that failed should not linger
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ def create(options: Any, backend_options: Any) -> OpusGroup:
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     try:
         backends = build_inner(options, backend_options)
-        return OpusGroup(job, ranks, options.group_rank, wrap_inner(options, backends), backends)
+        inner = wrap_inner(options, backends)
+        return OpusGroup(job, ranks, options.group_rank, inner, backends, is_default)
     except BaseException:
         if is_default and job is not None:
             job.close(drain_s=0.0)
@@ -92,4 +94,4 @@ def _current_job() -> RankJob | None:
 def _leave_at_exit() -> None:
     """For programs without `destroy_process_group`: no thread may be left when the interpreter goes."""
     if _job is not None:
-        _job.close(drain_s=0.0)
+        _job.close(drain_s=EXIT_DRAIN_S)

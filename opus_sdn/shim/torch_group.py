@@ -55,7 +55,10 @@ ALL_TO_ALLS = ("all_to_all_single", "alltoall_base", "alltoall")
 
 
 class OpusGroup(dist.ProcessGroup):
-    """A group of ranks. `job` is None with mode off: everything goes to the inner backends."""
+    """A group of ranks. `job` is None with mode off: everything goes to the inner backends.
+
+    The default group is the last that torch shuts down; the rank leaves its job then.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,14 @@ class OpusGroup(dist.ProcessGroup):
         rank: int,
         inner: dist.ProcessGroup,
         backends: dict[str, Any],
+        is_default: bool = False,
     ) -> None:
         super().__init__(rank, len(ranks))  # type: ignore[call-arg]  # the stub has another constructor
         self._job = job
         self._ranks = ranks
         self._inner: dist.ProcessGroup | None = inner
         self._backends = backends
+        self._is_default = is_default
         self._gated_device = "cuda" if "cuda" in backends else "cpu"
         self._lanes: dict[str, Lane] = {"cpu": HostLane()}
         if "cuda" in backends:
@@ -156,7 +161,7 @@ class OpusGroup(dist.ProcessGroup):
         """An operation that needs no grant; its errors get the job's cause."""
         job, inner = self._job, self._require_inner()
         assert job is not None
-        job.raise_if_failed()
+        job.require_usable()
         try:
             work = getattr(inner, name)(*args, **kwargs)
         except RuntimeError as failed:
@@ -225,8 +230,8 @@ class OpusGroup(dist.ProcessGroup):
         return False
 
     def _wait_for_pending_works(self) -> None:
-        if self._job is not None:
-            self._job.drain(self._answer.name if self._answer is not None else None)
+        if self._job is not None and self._answer is not None:
+            self._job.drain(self._answer.name)
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Pass on, where nothing has to be granted; torch must forget about it when it is refused."""
@@ -253,7 +258,7 @@ class OpusGroup(dist.ProcessGroup):
             return
         if self._job is not None:
             self._wait_for_pending_works()
-            if self._description == "default_pg":
+            if self._is_default:
                 self._job.close()
         for backend in self._backends.values():
             backend.shutdown()

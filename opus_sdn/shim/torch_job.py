@@ -38,7 +38,9 @@ from opus_sdn.shim.witness_client import WitnessClient
 
 DRAIN_S = 5.0  # how long `destroy_process_group` lets operations finish that nobody waited for
 JOIN_S = 1.0
+END_S = 5.0  # for stopping device work and leaving, after a failure
 RETRY_SLICE_S = 1.0
+REPORT_DELAY_S = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class RankJob:
         self._has_failed = threading.Event()
         self._reported = False
         self._closed = False
+        self._ending = threading.Thread(target=self._end_badly, name=f"opus-abort-{rank}", daemon=True)
         self._queue = IssueQueue(f"opus-issue-{rank}")
         self._session = RankSession(
             client,
@@ -93,9 +96,10 @@ class RankJob:
 
     def register(self, group: Abortable, ranks: tuple[int, ...]) -> int:
         """Take a new group in; returns its ordinal among groups of the same ranks."""
-        self._groups.add(group)
-        ordinal = self._ordinals.get(ranks, 0)
-        self._ordinals[ranks] = ordinal + 1
+        with self._order:
+            self._groups.add(group)
+            ordinal = self._ordinals.get(ranks, 0)
+            self._ordinals[ranks] = ordinal + 1
         return ordinal
 
     def check_in(self, name: str, ranks: tuple[int, ...], dimension: str, ordinal: int) -> GroupAnswer:
@@ -109,7 +113,7 @@ class RankJob:
         body = {"incarnation": self.incarnation, "groups": [group]}
         deadline = time.monotonic() + self._enrolment.deadline_s
         while True:
-            self.raise_if_failed()
+            self.require_usable()
             try:
                 path = job_path(self._settings.job, "groups")
                 answer = read_group(self._client.request("POST", path, body, retry_s=RETRY_SLICE_S))
@@ -140,7 +144,7 @@ class RankJob:
         blocking: bool = False,
     ) -> GatedWork:
         """Declare the next operation of a stream; it is issued once it is granted. Never blocks."""
-        self.raise_if_failed()
+        self.require_usable()
         with self._order:
             n = self._next.get(stream, 0)
             work = GatedWork(self, lane, call, tensors, stream, n)
@@ -185,7 +189,8 @@ class RankJob:
         with self._order:
             first, self._reported = not self._reported, True
         text = f"{type(failed).__name__}: {failed}"
-        if first and not self._has_failed.is_set():
+        # A rank that has just died may have a request on its way that makes it look alive: let that pass.
+        if first and not self._has_failed.wait(REPORT_DELAY_S):
             log.info("operation failed rank=%d work=%r error=%s", self.rank, work, text)
             self._session.report_failure(work.stream if work else None, work.n if work else None, text)
         if not self._has_failed.wait(self._settings.fence_s):
@@ -194,8 +199,9 @@ class RankJob:
         assert self._failed is not None
         return self._failed
 
-    def raise_if_failed(self) -> None:
-        """Every new operation of a failed job raises the job's cause."""
+    def require_usable(self) -> None:
+        """No operation in a forked child; each new one of a failed job raises the job's cause."""
+        self._session.require_own_process()
         if self._failed is not None:
             raise self._failed.again()
 
@@ -230,9 +236,11 @@ class RankJob:
         if self._failed is None:
             self.drain(timeout_s=drain_s)
         with self._order:
-            left = list(self._live)
+            left, failed = list(self._live), self._failed
             self._live.clear()
-        if left or self._failed is not None:
+        if failed is not None:
+            self._ending.join(END_S)
+        elif left:
             self._break_off()
         for work in left:
             work.settle(OpusError(f"rank {self.rank} left the job before {work} was done"))
@@ -267,17 +275,24 @@ class RankJob:
             works = list(self._live)
             self._live.clear()
             self._ungranted.clear()
+            self._ending.start()
         self._has_failed.set()
         log.warning("job failed rank=%d cause=%s", self.rank, failed)
         for work in works:
             work.settle(failed)
-        threading.Thread(target=self._break_off, name=f"opus-abort-{self.rank}", daemon=True).start()
 
     # --- helpers
 
+    def _end_badly(self) -> None:
+        """After a failure: stop device work, then let the controller know that this rank holds nothing."""
+        self._break_off()
+        self._session.close()
+
     def _break_off(self) -> None:
         """Stop unfinished device work, and wake every thread that is blocked in it."""
-        for group in list(self._groups):
+        with self._order:
+            groups = list(self._groups)
+        for group in groups:
             group.break_off()
 
     def _refusal(self, refused: ControllerError) -> OpusError:

@@ -75,6 +75,10 @@ class OpusWork(dist.Work):
         """As `wait`."""
         self.wait()
 
+    def block_current_stream(self) -> None:
+        """As `wait`, which on CUDA blocks the current stream once the operation is issued."""
+        self.wait()
+
     def wait_done(self, timeout_s: float) -> None:
         """Block until the operation has finished or failed, at most so long; raises nothing."""
         self._done.wait(timeout_s)
@@ -158,8 +162,7 @@ class GatedWork(OpusWork):
             if is_broken_connection(failed):
                 self.settle(self._owner.explain(failed, self))
             else:
-                self._owner.end(self)
-                self.settle(failed)
+                self._end(failed)
             return False
         if not self._lane.wait_blocks_host:
             self._issued.set()
@@ -172,9 +175,16 @@ class GatedWork(OpusWork):
         except Exception as failed:  # noqa: BLE001 - see `issue`
             self.settle(self._owner.explain(failed, self))
         else:
+            self._end(None)
+
+    def _end(self, outcome: BaseException | None) -> None:
+        """Give the circuits back, unless the job has failed meanwhile; then wake whoever waits."""
+        try:
             if not self._done.is_set():
                 self._owner.end(self)
-            self.settle(None)
+        except Exception as failed:  # noqa: BLE001 - it must not kill the thread that others depend on
+            outcome = outcome or failed
+        self.settle(outcome)
 
     def settle(self, error: BaseException | None) -> bool:
         """Record the outcome; whoever waits for the grant has nothing more to wait for either."""

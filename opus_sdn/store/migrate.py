@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -50,6 +51,7 @@ def upgrade_locked(path: Path) -> None:
     _migrate(path, lambda settings: command.upgrade(settings, "head"))
 
 
+@cache
 def head() -> str:
     """The revision that this program needs."""
     found = ScriptDirectory.from_config(settings_for(None)).get_current_head()

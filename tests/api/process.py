@@ -1,4 +1,4 @@
-"""A controller as a process of its own, for tests that stop or kill it. `python -m` with its settings as JSON."""
+"""A controller as its own process, for tests that end it. Arguments: settings as JSON, the ready file."""
 
 from __future__ import annotations
 

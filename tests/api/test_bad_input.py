@@ -344,3 +344,18 @@ def test_a_bug_is_answered_without_its_insides(
         monkeypatch.undo()
         assert opus.get("/jobs/j")["state"] == "running", "and the process goes on"
     assert "a secret of the inside" in caplog.text
+
+
+@pytest.mark.parametrize(("size", "status"), [(K256 // 4, 422), (K256 + 8, 413), (K256 * 8, 413)])
+def test_a_body_that_comes_in_pieces_is_held_to_the_same_limit(
+    world: Controller, size: int, status: int
+) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b'{"incarnation": 1'
+        for _ in range(8):
+            yield b" " * (size // 8)
+        yield b" }"
+
+    headers = {"Content-Type": "application/json"}
+    answer = world.http.post(f"{PREFIX}{J}/arrivals", content=pieces(), headers=headers)
+    assert answer.status_code == status

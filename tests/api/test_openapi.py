@@ -11,6 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from opus_sdn.api import examples, openapi, pages
+from opus_sdn.api.job_documents import ArrivalsAnswer
 from opus_sdn.api.problem_examples import EXAMPLES
 from opus_sdn.intent.errors import STATUS, Problem
 from tests.api.world import Controller
@@ -124,3 +125,19 @@ def test_no_bundle_loads_anything_from_another_host() -> None:
 def test_the_licences_of_the_bundles_are_with_them() -> None:
     for path in ("swagger-ui/LICENSE", "swagger-ui/NOTICE", "redoc/LICENSE", "README.md"):
         assert (pages.STATIC / path).read_text(encoding="utf-8")
+
+
+def test_the_hot_route_answers_exactly_what_the_document_says(opus: Controller) -> None:
+    def answered(rank: int, **more: Any) -> ArrivalsAnswer:
+        answer = opus.post("/jobs/j/arrivals", opus.news(rank, **more))
+        assert answer.status_code == 200
+        document = ArrivalsAnswer.model_validate_json(answer.content, strict=True)
+        assert document.model_dump(mode="json") == answer.json()
+        return document
+
+    arrival = [{"connection": "dp", "n": 0}]
+    waiting = answered(0, arrivals=arrival)
+    assert waiting.ranks[0].arrivals[0].reason is not None
+    assert answered(1, arrivals=arrival, wait_s=30).ranks[0].grants
+    opus.post("/jobs/j/abort", {"incarnation": 1, "rank": 0, "detail": "enough"})
+    assert answered(0).ranks[0].failure is not None

@@ -1,4 +1,4 @@
-"""The controller as a process: where it says it is, how it ends, and what the next one makes of what it finds."""
+"""The controller as a process: where it says it is, how it ends, and what the next one makes of the rest."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from opus_sdn.api.former import FormerJobs
 from opus_sdn.api.server import Address, StartError, running
+from opus_sdn.intent.changes import Batch, JobState, StepMoved, StepPlanned, StepState
+from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.intent.model import JobSpec, Place
+from opus_sdn.store.base import JobRecord
+from opus_sdn.store.memory import MemoryStore
 from tests.api.world import PATIENCE_S, PREFIX, Controller, controller, fabric, settings, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -57,11 +65,6 @@ class Process:
             self.client = None
         return self.process.returncode, out, err
 
-    def end_by_itself(self) -> tuple[int, str, str]:
-        """Wait for an end that needs no signal."""
-        self.process.wait(PATIENCE_S)
-        return self.end()
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
@@ -79,6 +82,10 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 def with_a_job(opus: Controller) -> None:
     assert opus.put("/fabric", fabric()).status_code == 201
+    run_a_job(opus)
+
+
+def run_a_job(opus: Controller) -> None:
     opus.declare()
     opus.check_in("dp", "world")
     for rank in (0, 1):
@@ -104,64 +111,84 @@ def test_it_says_where_it_is_and_ends_in_order_while_a_rank_waits(start: Any, tm
     assert "job.started" in (tmp_path / "runs" / "j" / "controller.log").read_text()
 
 
-def test_an_interrupt_ends_it_as_well(start: Any) -> None:
+def killed(folder: Path, start: Any) -> None:
     process = start()
-    process.ready()
-    assert process.end(signal.SIGINT)[0] == 0
+    with_a_job(process.ready())
+    process.end(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def stopped(folder: Path, start: Any) -> None:
+    with controller(folder, durable=True) as opus:
+        with_a_job(opus)
+
+
+@pytest.mark.parametrize("ended", [stopped, killed])
 def test_after_a_restart_the_old_incarnation_is_over_and_the_next_one_has_a_higher_number(
-    start: Any, number: int
+    start: Any, tmp_path: Path, ended: Callable[[Path, Any], None]
 ) -> None:
-    first = start()
-    with_a_job(first.ready())
-    first.end(number)
+    ended(tmp_path, start)
+    with controller(tmp_path, durable=True) as opus:
+        assert opus.address.start == 2
+        seen = opus.get("/jobs/j")
+        assert (seen["state"], seen["incarnation"]) == ("failed", 1)
+        assert seen["failure"]["type"] == "urn:opus-sdn:problem:controller-restarted"
+        assert [job["job"] for job in opus.get("/jobs")["jobs"]] == ["j"]
+        told = opus.get("/events", kind="job.failed")["events"][-1]
+        assert told["data"]["cause"] == "controller-restarted"
+        assert len(opus.get("/ports")["ports"]) == 4, "the fabric was kept"
 
-    opus = start().ready()
-    assert opus.address.start == 2
-    seen = opus.get("/jobs/j")
-    assert (seen["state"], seen["incarnation"]) == ("failed", 1)
-    assert seen["failure"]["type"] == "urn:opus-sdn:problem:controller-restarted"
-    assert [job["job"] for job in opus.get("/jobs")["jobs"]] == ["j"]
-    assert opus.get("/events", kind="job.failed")["events"][-1]["data"]["cause"] == "controller-restarted"
-    assert len(opus.get("/ports")["ports"]) == 4, "the fabric was kept"
+        stale = opus.post("/jobs/j/arrivals", opus.news(0, seen_start=1))
+        assert (stale.status_code, stale.json()["type"]) == (409, "urn:opus-sdn:problem:stale-start")
+        over = opus.post("/jobs/j/arrivals", opus.news(0))
+        assert (over.status_code, over.json()["type"]) == (409, "urn:opus-sdn:problem:controller-restarted")
+        unknown = opus.post("/jobs/j/arrivals", opus.news(0, incarnation=7))
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "urn:opus-sdn:problem:unknown-job")
 
-    stale = opus.post("/jobs/j/arrivals", opus.news(0, seen_start=1))
-    assert (stale.status_code, stale.json()["type"]) == (409, "urn:opus-sdn:problem:stale-start")
-    old = opus.post("/jobs/j/arrivals", opus.news(0))
-    assert old.status_code in (404, 409)
-
-    assert opus.declare(nonce="2") == 2
-    opus.check_in("dp", "world", incarnation=2)
-    for rank in (0, 1):
-        opus.arrive(rank, "dp", 0, incarnation=2)
-    wait_until(lambda: opus.say(0, incarnation=2)["grants"], "the new incarnation runs")
-    assert opus.post("/jobs/j/arrivals", opus.news(0, incarnation=1)).status_code == 409
-
-
-def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traffic(start: Any) -> None:
-    first = start()
-    with_a_job(first.ready())
-    first.end(signal.SIGKILL)
-    opus = start().ready()
-    refused = opus.put("/jobs/k", {"owner": "me", "nonce": "1", "placement": PLACE})
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:ports-overlap")
-    assert refused.json()["job"] == "j"
-    ended = opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
-    assert ended.status_code == 200, "its launcher vouches for it"
-    assert opus.put("/jobs/k", {"owner": "me", "nonce": "1", "placement": PLACE}).status_code == 201
+        assert opus.declare(nonce="2") == 2
+        opus.check_in("dp", "world", incarnation=2)
+        for rank in (0, 1):
+            opus.arrive(rank, "dp", 0, incarnation=2)
+        wait_until(lambda: opus.say(0, incarnation=2)["grants"], "the new incarnation runs")
+        assert opus.post("/jobs/j/arrivals", opus.news(0, incarnation=1)).status_code == 409
 
 
-PLACE = [{"rank": 0, "host": "h0", "slot": 0}]
+def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traffic(
+    tmp_path: Path,
+) -> None:
+    place = [{"rank": 0, "host": "h0", "slot": 0}]
+    other = {"owner": "me", "nonce": "1", "placement": place}
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+    with controller(tmp_path, durable=True) as opus:
+        refused = opus.put("/jobs/k", other)
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:ports-overlap")
+        assert refused.json()["job"] == "j"
+        ended = opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+        assert ended.status_code == 200, "its launcher vouches for it"
+        assert opus.put("/jobs/k", other).status_code == 201
 
 
-def test_a_second_controller_on_the_same_database_does_not_start(start: Any) -> None:
-    start().ready()
-    status, out, errors = start().end_by_itself()
-    assert (status, out) == (1, "")
-    assert errors.startswith("error: ")
-    assert "in use" in errors
+def test_the_ports_of_an_interrupted_job_are_free_after_a_lease() -> None:
+    spec = JobSpec("j", "me", "1", (Place("h0", 0),))
+    record = JobRecord("j", 1, spec, JobState.FAILED, "controller-restarted", "")
+    former = FormerJobs([record], ["j"], held_until=130.0)
+    with pytest.raises(CoreError, match="free in 30 s"):
+        former.require_free(replace(spec, name="k"), now=100.0)
+    former.require_free(replace(spec, name="k", placement=(Place("h1", 0),)), now=100.0)
+    former.require_free(spec, now=100.0)
+    ended = FormerJobs([replace(record, state=JobState.ENDED, cause=None)]).cause("j", 1)
+    assert ended is not None
+    assert ended.problem is Problem.ABORTED
+    former.require_free(replace(spec, name="k"), now=130.0)
+
+
+def test_a_second_controller_on_the_same_database_does_not_start(tmp_path: Path) -> None:
+    with (
+        controller(tmp_path, durable=True),
+        pytest.raises(StartError, match="in use"),
+        running(settings(tmp_path)),
+    ):
+        pytest.fail("it started")
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -169,20 +196,24 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(StartError, match=f"port {port} .* use another port"):
-            with running(settings(tmp_path, port=port)):
-                pytest.fail("it started")
+        with (
+            pytest.raises(StartError, match=f"port {port} .* use another port"),
+            running(settings(tmp_path, port=port)),
+        ):
+            pytest.fail("it started")
 
 
-def test_a_fabric_file_with_a_fault_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "fabric.yaml"
-    file.write_text("version: 1\nhosts: [h0]\ngpus_per_host: many\n")
-    with pytest.raises(StartError, match=r"fabric\.yaml:3: "):
-        with running(settings(tmp_path, fabric_file=file)):
-            pytest.fail("it started")
-    with pytest.raises(StartError, match=r"nowhere\.yaml: cannot be read"):
-        with running(settings(tmp_path, fabric_file=tmp_path / "nowhere.yaml")):
-            pytest.fail("it started")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("fabric.yaml", r"fabric\.yaml:3: "), ("nowhere.yaml", r"nowhere\.yaml: cannot be read")],
+)
+def test_a_fault_of_the_fabric_file_is_named_with_its_place(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "fabric.yaml").write_text("version: 1\nhosts: [h0]\ngpus_per_host: many\n")
+    with (
+        pytest.raises(StartError, match=says),
+        running(settings(tmp_path, fabric_file=tmp_path / name)),
+    ):
+        pytest.fail("it started")
 
 
 def test_the_fabric_file_counts_only_until_a_fabric_is_stored(tmp_path: Path) -> None:
@@ -222,3 +253,15 @@ def test_a_traffic_witness_watches_the_switches_of_every_fabric(tmp_path: Path) 
             assert say(op="end", id="1") == {"ok": True}
             report = say(op="report")
             assert (report["operations"], report["violations"]) == (1, [])
+
+
+def test_a_device_step_that_a_crash_has_cut_short_is_recorded_as_failed(tmp_path: Path) -> None:
+    store = MemoryStore()
+    step = StepPlanned(4, "ocs0", 1, (), (CrossConnect(1, 2), CrossConnect(2, 1)), ("j/1/dp#0",), ())
+    store.submit(Batch(1, 1.0, (step, StepMoved(4, "ocs0", StepState.STARTED)), durable=True)).result()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        (failed,) = opus.get("/events", kind="step")["events"]
+        assert (failed["kind"], failed["switch"], failed["data"]["step"]) == ("step.failed", "ocs0", 4)
+        run_a_job(opus)
+        planned = opus.get("/events", kind="step.planned")["events"]
+        assert [event["data"]["step"] for event in planned] == [5], "step numbers go on"

@@ -96,7 +96,7 @@ class Controller:
         return answer.json()
 
     def news(self, rank: int, *, name: str = "j", incarnation: int = 1, **more: Any) -> dict[str, Any]:
-        """The body of one rank's request: `wait_s` and `seen_start` are the request's, all else the rank's."""
+        """One rank's request: `wait_s` and `seen_start` are the request's, all else the rank's."""
         return {
             "incarnation": incarnation,
             "seen_start": more.pop("seen_start", self.address.start),

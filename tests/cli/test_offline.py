@@ -203,8 +203,8 @@ def test_what_is_no_controller_is_told_from_one_that_refuses(opus: Opus, somethi
         ran = opus("get", kind, "--controller", something)
         assert (ran.code, ran.out) == (3, "")
         assert ran.err == (
-            f"error: {something} answered GET /api/v1/{kind} with status {status} and no JSON object, so it is "
-            "no controller; name one with --controller or OPUS_CONTROLLER\n"
+            f"error: {something} answered GET /api/v1/{kind} with status {status} and no JSON object, so "
+            "it is no controller; name one with --controller or OPUS_CONTROLLER\n"
         )
     other = opus("get", "rails", "--controller", something)
     assert other.code == 1

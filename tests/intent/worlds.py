@@ -25,26 +25,26 @@ def make_fabric(
     ports: int = 2,
     kind: CircuitKind = CircuitKind.DUPLEX,
     one_switch: bool = False,
+    one_rail: bool = False,
 ) -> Fabric:
-    """Hosts h0, h1, ...; slot r on rail `rail<r>`; a switch `ocs<r>` for each rail, or `ocs` for all.
+    """Hosts h0, h1, ...; slot r on rail `rail<r>`, or all slots on `rail0`; a switch `ocs<r>` for each rail.
 
-    Ports sit on positions in order of host, then port index; with one switch, rail after rail.
+    With one switch for all rails it is `ocs`, rail after rail. Positions of a rail follow host, slot, port.
     """
     names = tuple(f"h{number}" for number in range(hosts))
-    sided = kind is not CircuitKind.BIDIRECTIONAL
-    per_rail = hosts * ports
+    slots = [tuple(range(gpus))] if one_rail else [(slot,) for slot in range(gpus)]
     rails: list[Rail] = []
     attachments: list[Attachment] = []
-    for slot in range(gpus):
-        switch, first = ("ocs", slot * per_rail) if one_switch else (f"ocs{slot}", 0)
-        rail = Rail(f"rail{slot}", slot, switch, (slot,))
+    used: dict[str, int] = {}
+    for number, members in enumerate(slots):
+        rail = Rail(f"rail{number}", number, "ocs" if one_switch else f"ocs{number}", members)
         rails.append(rail)
-        for number, host in enumerate(names):
-            for index in range(ports):
-                position = first + number * ports + index
-                attachments.append(Attachment(Port(host, slot, index), rail.name, switch, position))
-    size = (per_rail * gpus if one_switch else per_rail) + SPARE_POSITIONS
-    switches = tuple(Switch(name, "virtual", size, sided) for name in dict.fromkeys(r.switch for r in rails))
+        for port in (Port(h, slot, index) for h in names for slot in members for index in range(ports)):
+            position = used.get(rail.switch, 0)
+            attachments.append(Attachment(port, rail.name, rail.switch, position))
+            used[rail.switch] = position + 1
+    sided = kind is not CircuitKind.BIDIRECTIONAL
+    switches = tuple(Switch(name, "virtual", count + SPARE_POSITIONS, sided) for name, count in used.items())
     return Fabric(names, gpus, ports, kind, switches, tuple(rails), tuple(attachments))
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from opus_sdn.intent.changes import RunGranted, StepPlanned
 from opus_sdn.intent.model import RankKey
+from opus_sdn.reconciler import runtime
 from tests.drivers.virtual_time import run_virtual
 from tests.reconciler.world import FakeSwitch, HeldStore, World
 
@@ -131,5 +134,26 @@ def test_a_deadline_of_the_core_is_kept_without_any_request() -> None:
         failure = world.answer(1).failure
         assert failure is not None
         assert failure.problem == "deadline-exceeded"
+
+    run_virtual(main)
+
+
+def test_while_the_store_is_far_behind_nothing_more_is_decided_and_then_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "PENDING_MAX", 2)
+
+    async def main() -> None:
+        store = HeldStore()
+        world = await World(hosts=9, store=store).start()
+        store.held = True
+        before = len(store.submitted)
+        for i in range(0, 8, 2):
+            world.arrive(f"pair-{i}", 0, i, i + 1)
+            await world.settle()
+        assert len(store.submitted) == before + 2
+        store.let_go()
+        await world.settle(100)
+        assert all(world.granted(rank) for rank in range(8))
 
     run_virtual(main)

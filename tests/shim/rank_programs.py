@@ -224,13 +224,13 @@ def all_reduces(backend: str, count: int, pause_s: float = 0.0) -> list[float]:
 
 
 @contextlib.contextmanager
-def joined(backend: str) -> Any:
+def joined(backend: str, timeout_s: float) -> Any:
     """Be in the job without meeting at its end: for programs that some ranks do not reach."""
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(os.environ["LAUNCHER_STORE_FILE"], size)
     dist.init_process_group(
-        backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=TIMEOUT_S)
+        backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
     )
     try:
         yield rank
@@ -247,9 +247,11 @@ def _say(failed: BaseException) -> dict[str, Any]:
     }
 
 
-def until_it_fails(backend: str, kind: str, victim: int, manner: str) -> dict[str, Any]:
+def until_it_fails(
+    backend: str, kind: str, victim: int, manner: str, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
     """Communicate until the job fails; the victim leaves in some manner in the middle of it."""
-    with joined(backend) as rank:
+    with joined(backend, timeout_s) as rank:
         size = dist.get_world_size()
         pairs = [dist.new_group([first, first + 1]) for first in range(0, size, 2)]
         pair = pairs[rank // 2]
@@ -269,10 +271,12 @@ def until_it_fails(backend: str, kind: str, victim: int, manner: str) -> dict[st
                     attempt()
                 except Exception as next_one:  # noqa: BLE001 - as above
                     again.append(_say(next_one))
-            left = [thread.name for thread in threading.enumerate() if thread.name.startswith("opus-issue")]
-            return {**_say(failed), "again": again, "threads": len(left)}
-        _depart(manner)
-    raise AssertionError("the job did not fail")
+            said = {**_say(failed), "again": again}
+        else:
+            _depart(manner)
+            raise AssertionError("the job did not fail")
+    said["threads"] = [t.name for t in threading.enumerate() if t.name.startswith("opus")]
+    return said
 
 
 def _one_step(kind: str, rank: int, size: int, pair: Any, works: list[Any]) -> None:
@@ -295,8 +299,149 @@ def _depart(manner: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif manner == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif manner == "hangs":
+        time.sleep(8.0)
     elif manner == "raises":
         raise ValueError("a bug in the program")
     elif manner == "aborts":
         distributed_c10d._abort_process_group()
         raise ValueError("aborted")
+
+
+def refusals(backend: str) -> dict[str, Any]:
+    """What circuits cannot carry is refused by name, one operation at a time."""
+    attempts: dict[str, Callable[[int], object]] = {
+        "all_to_all": lambda rank: dist.all_to_all_single(torch.zeros(4), _mine(rank)),
+        "fc all_to_all": lambda rank: functional.all_to_all_single(_mine(rank), None, None, dist.group.WORLD),
+        "receive from any": lambda rank: dist.recv(torch.zeros(4)),
+        "across the ring": _message_across,
+        "coalescing": _coalescing_of_messages,
+    }
+    found: dict[str, Any] = {}
+    with world(backend, TIMEOUT_S) as rank:
+        for name, attempt in attempts.items():
+            try:
+                attempt(rank)
+                found[name] = "worked"
+            except RuntimeError as refused:
+                found[name] = _say(refused)
+            tensor = _mine(rank)
+            dist.all_reduce(tensor)
+            found[f"after {name}"] = tensor.tolist()
+    return found
+
+
+def _message_across(rank: int) -> None:
+    """Ranks 0 and 3 of this job sit on different rails."""
+    if rank == 0:
+        dist.send(_mine(rank), 3)
+    if rank == 3:
+        dist.recv(torch.zeros(4), 0)
+
+
+def _coalescing_of_messages(rank: int) -> None:
+    with distributed_c10d._coalescing_manager(device=torch.device("cpu")):
+        dist.all_reduce(_mine(rank))
+
+
+def wrong_arguments(backend: str) -> dict[str, Any]:
+    """A call that the inner backend refuses must raise its error and change nothing else."""
+    with world(backend, TIMEOUT_S) as rank:
+        try:
+            dist.all_gather([torch.zeros(3)] * dist.get_world_size(), _mine(rank))
+        except Exception as refused:  # noqa: BLE001 - the test looks at it
+            error = _say(refused)
+        tensor = _mine(rank)
+        dist.all_reduce(tensor)
+    return {"error": error, "after": tensor.tolist()}
+
+
+def inside_a_host(backend: str) -> dict[str, Any]:
+    """A pair of ranks on one host may do everything, and asks nobody."""
+    with world(backend, TIMEOUT_S) as rank:
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        pair, other = pairs[rank // 2], rank ^ 1
+        exchanged = torch.zeros(2)
+        dist.all_to_all_single(exchanged, torch.tensor([10.0 * rank, 10.0 * rank + 1]), group=pair)
+        received = torch.zeros(1)
+        if rank % 2:
+            dist.send(torch.tensor([float(rank)]), other, group=pair)
+            source = other
+        else:
+            source = dist.recv(received, group=pair)
+        future = dist.all_reduce(torch.ones(1), group=pair, async_op=True).get_future()
+        scattered = torch.zeros(1)
+        work = dist.reduce_scatter_tensor(scattered, torch.ones(2), group=pair, async_op=True)
+        reduced = work.get_future().wait()
+        return {
+            "all_to_all": exchanged.tolist(),
+            "any": [received.item(), source],
+            "futures": [future.wait()[0].item(), scattered.item(), len(reduced) > 0],
+        }
+
+
+def forks(backend: str) -> dict[str, Any]:
+    """A child of a rank, as a data loader makes them: it cannot speak for the rank, nor spoil its sockets."""
+    with world(backend, TIMEOUT_S):
+        dist.all_reduce(torch.ones(1))
+        loader = torch.utils.data.DataLoader(list(range(4)), num_workers=1, multiprocessing_context="fork")
+        batches = [batch.item() for batch in loader]
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = "nothing"
+            try:
+                dist.all_reduce(torch.ones(1))
+            except Exception as refused:  # noqa: BLE001 - the test looks at it
+                said = type(refused).__name__
+            os.write(writing, said.encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        said = os.read(reading, 1000).decode()
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        return {"child": said, "batches": batches, "after": tensor.item()}
+
+
+def leaves_without_destroying(backend: str, how: str) -> float:
+    """End as programs do: with the group destroyed or not, with an operation nobody waited for."""
+    torch.set_num_threads(1)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(os.environ["LAUNCHER_STORE_FILE"], size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    if how == "not waited for":
+        dist.all_reduce(torch.ones(1), async_op=True)
+    if how != "left as it is":
+        dist.destroy_process_group()
+    return tensor.item()
+
+
+def joins_again(backend: str, times: int) -> list[float]:
+    """Several lives in one process, over one store."""
+    torch.set_num_threads(1)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    found = []
+    for life in range(times):
+        path = f"{os.environ['LAUNCHER_STORE_FILE']}-{life}"
+        store = dist.FileStore(path, size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        tensor = torch.tensor([float(rank + life)])
+        dist.all_reduce(tensor)
+        found.append(tensor.item())
+        dist.destroy_process_group()
+    return found
+
+
+def pretends_another_torch(backend: str, version: str) -> str:
+    """Initialise under a torch that calls itself otherwise."""
+    torch.__version__ = version  # type: ignore[assignment]
+    with world(backend, TIMEOUT_S):
+        return dist.get_backend()
+
+
+def initialises(backend: str) -> str:
+    """Just join."""
+    with world(backend, 2.0):
+        return dist.get_backend()

@@ -59,6 +59,7 @@ class SmallController:
         self.delay_s = 0.0
         self.requests: list[tuple[str, str, Any]] = []
         self.connections = 0
+        self.polls_run_out = 0  # long polls that ended without news and without a newer one
         self.mangle: Callable[[str, str], str | None] = lambda method, path: None
         self.matching: dict[str, frozenset[Any]] = {
             switch.name: frozenset() for switch in self.fabric.switches
@@ -218,6 +219,7 @@ class SmallController:
                 and (left := until - time.time()) > 0
             ):
                 self.changed.wait(left)
+            self.polls_run_out += time.time() >= until
         answer = self.engine.answer(job, incarnation, news.rank, news.last_grant)
         return {
             "start": self.engine.state.start,

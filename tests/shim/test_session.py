@@ -116,12 +116,11 @@ def test_news_are_said_at_once_although_a_long_poll_stands() -> None:
         with ranks_of(controller, fence_s=300.0) as (a, b):
             a.session.arrive(RING, 0)  # its poll stands for 10 s
             eventually(lambda: any(x.get("wait_s") == 10.0 for _, _, x in controller.requests))
-            begin = time.monotonic()
             for rank in (a, b):
                 rank.session.arrive(OTHER, 0)
             a.wait(lambda: len(a.grants) == 1)
-            assert time.monotonic() - begin < 10.0  # the poll's own end would have been later
             assert a.grants[0].stream == OTHER
+            assert controller.polls_run_out == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -211,10 +210,9 @@ def test_an_idle_rank_hears_of_a_failure_too() -> None:
     with SmallController(a_fabric(gpus=1)) as controller:
         declare(controller)
         with ranks_of(controller, fence_s=300.0) as (a, b):
-            begin = time.monotonic()
             a.session.abort("enough")
             b.wait(lambda: len(b.failed) == 1)
-            assert time.monotonic() - begin < 10.0  # a heartbeat alone would have been that late
+            assert controller.polls_run_out == 0  # it did not have to wait for its next heartbeat
 
 
 def test_a_broken_operation_is_explained_by_the_controller() -> None:
@@ -282,7 +280,6 @@ def test_a_rank_that_waits_gives_up_at_its_deadline() -> None:
 
 
 def test_the_last_rank_to_leave_ends_the_job_and_nothing_is_left_behind() -> None:
-    before = threading.active_count()
     with SmallController(a_fabric(gpus=1)) as controller:
         declare(controller)
         with ranks_of(controller) as (a, b):
@@ -293,7 +290,7 @@ def test_the_last_rank_to_leave_ends_the_job_and_nothing_is_left_behind() -> Non
             with pytest.raises(OpusError, match="has left the job"):
                 a.session.arrive(RING, 0)
             a.session.close()  # once more is no error
-    eventually(lambda: threading.active_count() <= before)
+    assert not [t for t in threading.enumerate() if t.name.startswith("opus-session")]
 
 
 def test_leaving_is_bounded_when_nobody_answers() -> None:
@@ -327,10 +324,11 @@ def test_a_forked_child_cannot_speak_for_the_rank() -> None:
                 try:
                     a.session.arrive(RING, 0)
                 except ForkedProcessError as refused:
-                    status = 0 if f"rank 0 of job job" in str(refused) else 2
+                    status = 0 if "rank 0 of job job" in str(refused) else 2
                 a.session.close()  # must not take the parent's rank out of the job
                 os._exit(status)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             for rank in (a, b):
                 rank.session.arrive(RING, 0)
+            for rank in (a, b):
                 rank.wait(lambda rank=rank: len(rank.grants) == 1)  # type: ignore[misc]

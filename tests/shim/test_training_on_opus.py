@@ -80,7 +80,7 @@ def what_was_learned(results: list[TrainResult]) -> list[tuple[Any, ...]]:
 def test_every_schedule_learns_what_it_learns_on_plain_gloo(
     zygote: Zygote, eight_hosts: Controller, schedule: str, reshard: bool
 ) -> None:
-    """C1's shape among them (Interleaved1F1B, resharded), and the program that a barrier per phase hangs on."""
+    """C1 is among them (Interleaved1F1B, resharded), and the program that a barrier per phase hangs on."""
     config = schedule_run(schedule, reshard, steps=2)
     job = f"{schedule}-{reshard}".lower()
     before = eight_hosts.witness()["operations"]

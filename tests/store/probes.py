@@ -24,7 +24,7 @@ def _relay(name: str) -> None:
 
 
 # SQLAlchemy's own lists of listeners must not change while a writer thread walks through them: ours may.
-for _name in ("connect", "begin", "commit", "before_cursor_execute", "after_cursor_execute"):
+for _name in ("connect", "begin", "commit", "before_cursor_execute"):
     _relay(_name)
 
 

@@ -4,58 +4,56 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from opus_sdn.intent.changes import EventAppended
 from opus_sdn.store import migrate
 from opus_sdn.store.base import StoreError
 from opus_sdn.store.sql import SqlStore
-from tests.store.probes import ended, forked
+from tests.store.probes import ended, forked, hooked
 from tests.store.world import batch
 
 OpenSql = Callable[..., SqlStore]
 
 
-class Child:
-    """A forked child that holds `act`'s result until it is let go."""
+@contextmanager
+def child_that_holds(act: Callable[[], object]) -> Iterator[int]:
+    """A forked child that keeps the result of `act` until the block ends, however it ends; its process id."""
+    ready, say_ready = os.pipe()
+    wait, let_go = os.pipe()
 
-    def __init__(self, act: Callable[[], object]) -> None:
-        ready, self._ready = os.pipe()
-        self._go_on, go_on = os.pipe()
-        self.pid = forked(lambda: self._run(act))
-        os.close(self._ready)
-        os.close(self._go_on)
-        assert os.read(ready, 1) == b"r", "the child failed"
-        os.close(ready)
-        self._release = go_on
-
-    def _run(self, act: Callable[[], object]) -> None:
+    def run() -> None:
+        os.close(let_go)
         held = act()
-        os.write(self._ready, b"r")
-        os.read(self._go_on, 1)
-        assert held is not self
+        os.write(say_ready, b"r")
+        assert os.read(wait, 1) == b"", "the parent closes its end, or dies"
+        del held
 
-    def let_go(self) -> int:
-        os.write(self._release, b"g")
-        os.close(self._release)
-        return ended(self.pid)
-
-    def kill(self) -> int:
-        os.close(self._release)
-        os.kill(self.pid, signal.SIGKILL)
-        return ended(self.pid)
+    pid = forked(run)
+    os.close(say_ready)
+    os.close(wait)
+    try:
+        assert os.read(ready, 1) == b"r", "the child failed"
+        yield pid
+    finally:
+        os.close(ready)
+        os.close(let_go)
+        ended(pid)
 
 
 def test_a_second_opener_is_refused_and_told_who_has_the_database(path: Path) -> None:
     url = f"sqlite:///{path}"
-    child = Child(lambda: SqlStore(url))
-    for attempt in (lambda: SqlStore(url), lambda: migrate.upgrade(url)):
-        with pytest.raises(StoreError, match=f"{path} is in use by process {child.pid}:"):
-            attempt()
-    assert child.let_go() == 0
+    with child_that_holds(lambda: SqlStore(url)) as pid:
+        for attempt in (lambda: SqlStore(url), lambda: migrate.upgrade(url)):
+            with pytest.raises(StoreError, match=f"{path} is in use by process {pid}:"):
+                attempt()
     SqlStore(url).close()
 
 
@@ -68,17 +66,16 @@ def test_the_same_file_by_another_name_is_the_same_database(path: Path, open_sql
 
 
 def test_a_killed_holder_does_not_keep_the_database(path: Path, open_sql: OpenSql) -> None:
-    child = Child(lambda: SqlStore(f"sqlite:///{path}"))
-    assert child.kill() == -signal.SIGKILL
+    with child_that_holds(lambda: SqlStore(f"sqlite:///{path}")) as pid:
+        os.kill(pid, signal.SIGKILL)
     assert open_sql().raise_start() == 1
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_its_parents_database(open_sql: OpenSql) -> None:
     store = open_sql()
-    child = Child(lambda: None)
-    store.close()
-    assert open_sql().raise_start() == 1
-    assert child.let_go() == 0
+    with child_that_holds(lambda: None):
+        store.close()
+        assert open_sql().raise_start() == 1
 
 
 def test_a_forked_child_that_ends_or_closes_does_not_take_its_parents_database(
@@ -109,6 +106,25 @@ def test_a_database_that_failed_to_open_is_free_again(path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StoreError, match="cannot be read: file is not a database"):
             SqlStore(f"sqlite:///{path}")
+
+
+def test_a_disk_that_fails_is_reported_in_one_line_and_the_database_is_free_again(
+    path: Path, open_sql: OpenSql
+) -> None:
+    def fail(_connection: Connection) -> None:
+        raise OperationalError("SELECT secret", None, sqlite3.OperationalError("disk I/O error"))
+
+    with hooked("begin", fail), pytest.raises(StoreError, match="cannot be opened: disk I/O error; it needs"):
+        SqlStore(f"sqlite:///{path}")
+    store = open_sql()
+    with hooked("begin", fail), pytest.raises(StoreError, match=r"cannot be read: disk I/O error$"):
+        store.snapshot()
+    assert store.snapshot().last_event == 0
+
+
+def test_a_store_keeps_at_least_its_newest_event(path: Path) -> None:
+    with pytest.raises(ValueError, match="events_max is 0: keep at least 1"):
+        SqlStore(f"sqlite:///{path}", events_max=0)
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
-from opus_sdn.intent.changes import Batch, EventAppended
+from opus_sdn.intent.changes import Batch, EventAppended, StepMoved, StepState
+from opus_sdn.store import apply
 from opus_sdn.store.base import StoreError
 from opus_sdn.store.sql import SqlStore
 from tests.store.probes import hooked
-from tests.store.world import batch, granted, released, started
+from tests.store.world import batch, granted, planned, released, started
 
 FULL, NORMAL = 2, 1  # as SQLite numbers its `synchronous` settings
 
@@ -169,6 +171,8 @@ def test_closing_writes_all_that_is_queued(open_sql: OpenSql) -> None:
         futures = [store.submit(batch(i, EventAppended("tick"))) for i in range(30)]
         closing = threading.Thread(target=store.close)
         closing.start()
+        while store._writer._refusal is None:
+            time.sleep(0.001)
         go_on()
         closing.join(60)
     assert results(futures) == list(range(1, 31))
@@ -182,6 +186,28 @@ def test_numbers_of_events_go_on_after_the_store_was_opened_again(open_sql: Open
     store = open_sql(events_max=10)
     assert store.submit(batch(1, EventAppended("tick"))).result(timeout=60) == 26
     assert len(store.events(0, 1000)) <= 10
+
+
+def test_only_the_newest_finished_steps_are_kept_and_all_that_are_under_way(
+    open_sql: OpenSql, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "STEPS_MAX", 20)
+    monkeypatch.setattr(apply, "STEPS_TRIM", 5)
+    store = open_sql()
+    for step in range(1, 101):
+        over = () if step in {3, 50} else (StepMoved(step, "sw0", StepState.DONE),)
+        store.submit(batch(step, planned(step), *over)).result(timeout=60)
+        if step == 60:
+            store.close()
+            store = open_sql()
+    assert [step.step for step in store.snapshot().steps] == [3, 50]
+    assert store.snapshot().last_step == 100
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        kept = [step for (step,) in connection.execute("SELECT step FROM steps ORDER BY step")]
+    assert kept[:2] == [3, 50]
+    assert kept[2:] == list(range(100 - len(kept) + 3, 101))
+    assert 15 <= len(kept) <= 22
 
 
 def submit_until_refused(store: SqlStore) -> tuple[int, StoreError]:
@@ -252,8 +278,9 @@ def test_a_queue_that_is_full_refuses_and_stops_the_store_but_keeps_what_it_took
     store = open_sql(queue_max=5)
     with writer_held_up() as go_on:
         futures: list[Future[int]] = []
-        while not (futures and futures[-1].done()):
+        while len(futures) < 10 and not (futures and futures[-1].done()):
             futures.append(store.submit(batch(len(futures), EventAppended("tick"))))
+        assert futures[-1].done(), "ten fit into a queue of five"
         refusal = futures[-1].exception()
         assert isinstance(refusal, StoreError)
         assert "5 entries wait for the disk already" in str(refusal)

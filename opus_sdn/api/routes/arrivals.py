@@ -1,13 +1,12 @@
-"""Where the hot route is attached and described; what it does is in `opus_sdn.api.hot`."""
+"""Where the hot route is attached and described; `HotRoute` carries it out without calling this function."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from fastapi import APIRouter
 
 from opus_sdn.api import bodies, examples, hot
 from opus_sdn.api.job_documents import ArrivalsAnswer
-from opus_sdn.api.routes.common import FATAL, JobName, problems_of, runtime_of
+from opus_sdn.api.routes.common import FATAL, JobName, problems_of
 from opus_sdn.api.schemas import ArrivalsRequest
 from opus_sdn.intent.errors import Problem
 
@@ -37,14 +36,10 @@ router = APIRouter(tags=["ranks"], route_class=hot.HotRoute)
     ),
     openapi_extra=bodies.described(ArrivalsRequest, examples.ARRIVALS),
 )
-async def post_arrivals(request: Request, job: JobName) -> Response:
+async def post_arrivals(job: JobName) -> None:
     """Releases and arrivals are taken as a whole or refused as a whole, and repeating a request is harmless.
 
     The answer comes as soon as a named rank has a grant above its `last_grant` or its job has failed, else
     after `wait_s` seconds (0: at once) with the state then. A newer request of a rank that waits ends its
     older one. A grant is answered only when the switch shows every circuit of it and the locks are stored.
     """
-    answer = await hot.serve(
-        runtime_of(request), request.app.state.settings, job, request.scope, request.receive
-    )
-    return Response(answer, media_type="application/json")
