@@ -83,7 +83,7 @@ def two_ranks(zygote: Zygote, progress: Progress) -> RunReport:
         )
         return collect(
             controller,
-            "(a) two ranks",
+            "(a) 2 ranks",
             job,
             DELAY_MS,
             steps.times,
@@ -100,7 +100,7 @@ def prototype(zygote: Zygote, progress: Progress, delay_ms: int, plain: list[str
     with Controller(fabric, OUT / job, runs_dir=RUNS) as controller:
         environment = controller.environment(job) | {"OPUS_DIMENSIONS": dimensions(PROTOTYPE8)}
         losses = train(zygote, "opus", steps, environment)
-        return collect(controller, "(b) prototype8", job, delay_ms, steps.times, losses, plain)
+        return collect(controller, "(b) 8 ranks", job, delay_ms, steps.times, losses, plain)
 
 
 def train(zygote: Zygote, backend: str, steps: _Steps, environment: Mapping[str, str]) -> list[str]:

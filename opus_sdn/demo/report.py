@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from opus_sdn.demo.controller import Controller
@@ -112,21 +113,15 @@ def table(reports: Sequence[RunReport]) -> Table:
     """The demonstration's last word, for people."""
     shown = Table(
         title="What the controller recorded",
-        caption="medians; exposed wait: from the last arrival to the grant; (a): sums as loss",
+        caption="medians; exposed wait: from the last arrival to the grant; (a): the last sum as loss",
+        box=box.SIMPLE,
     )
-    for heading in ("run", "delay"):
-        shown.add_column(heading)
-    for heading in (
-        "step",
-        "grants",
-        "topology changes",
-        "device ops",
-        "exposed wait/step",
-        "final loss",
-        "plain gloo",
-        "violations",
-    ):
+    shown.add_column("run", no_wrap=True)
+    for heading in ("delay", "step", "grants", "topology changes", "device ops", "exposed wait /step"):
         shown.add_column(heading, justify="right")
+    for heading in ("final loss", "plain gloo's"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    shown.add_column("violations", justify="right")
     for report in reports:
         shown.add_row(
             report.name,

@@ -142,7 +142,7 @@ def check_news(job: JobCore, news: Sequence[RankNews]) -> None:
             )
         seen.add(item.rank)
         _check_rank_news(job, item, pairs)
-    if len(job.connections) + len(pairs) > job.settings.connections_max:
+    if pairs and len(job.connections) + len(pairs) > job.settings.connections_max:
         raise CoreError(
             Problem.LIMIT_EXCEEDED,
             f"job {job.spec.name} would have {len(job.connections) + len(pairs)} connections; the limit is "

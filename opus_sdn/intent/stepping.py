@@ -18,12 +18,12 @@ from opus_sdn.intent.changes import (
 )
 from opus_sdn.intent.checker import check_step
 from opus_sdn.intent.fabric import Circuit, CircuitKind, CrossConnect, Terminal
-from opus_sdn.intent.job import JobCore, Seed, rails_of
+from opus_sdn.intent.job import JobCore, Seed
 from opus_sdn.intent.order import in_order
 from opus_sdn.intent.planner import Plan, SwitchFacts, Want, plan
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.serving import record_move
-from opus_sdn.intent.state import CoreState, make_event, own
+from opus_sdn.intent.state import CoreState, make_event
 from opus_sdn.intent.streams import Intent
 from opus_sdn.intent.switches import Step, SwitchState
 
@@ -314,11 +314,9 @@ def take_observation(state: CoreState, switch: SwitchState, matching: Iterable[C
 
 def seed_job(state: CoreState, job: JobCore, circuits: dict[Circuit, int]) -> None:
     """Want the initial topology; it yields to every complete intent and is tried once."""
-    for circuit, digit in circuits.items():
-        own(state, job, (circuit,), digit)
+    job.owners.update({circuit.id: digit for circuit, digit in circuits.items()})
     missing = tuple(circuit for circuit in circuits if not state.is_up(circuit))
     if missing:
         job.seed = Seed(missing)
         for circuit in missing:
             state.dirty_switches[circuit.switch] = None
-    state.refresh_topology(job, rails_of(circuits))

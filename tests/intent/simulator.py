@@ -9,67 +9,25 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from opus_sdn.intent.changes import Batch, JobState
+from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Failure, Problem
-from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import CoreSettings, RankKey, RankNews
+from tests.intent.modes import Mode
 from tests.intent.operations import Scenario, VirtualJob
 from tests.intent.traffic import Finish, Traffic
 from tests.intent.virtual_rank import VirtualRank
-from tests.intent.virtual_switch import Change, RefusedError, ViolationError, VirtualSwitch, Witness
+from tests.intent.virtual_shell import Event, VirtualShell
+from tests.intent.virtual_switch import ViolationError, VirtualSwitch, Witness
 from tests.intent.watch import Watch
 
 EVENTS_MAX = 60_000
 OWN_EVENTS = frozenset(
     {"step", "host", "hear", "issue", "finish"}
 )  # of ranks; the core learns nothing by them
-Event = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """How a run goes, apart from the order of its events."""
-
-    finish: Finish = Finish.EACH
-    in_order: bool = False  # a device runs what was issued in order of issue
-    priorities: bool = False  # some parts of the world are much faster than others
-    copies: float = 0.0  # share of requests of which a copy is delivered later
-    repeats: int = 0  # how often a rank says again what it has open
-    lost: float = 0.0  # share of answers that never arrive
-    device_faults: float = 0.0  # share of steps of which the device says that they failed
-    steps_at_once: int = 8
-    pace_s: float = 0.001  # time between two events, at most
-    overtake_max: int = 8
-    overtake_s: float = 0.25
-
-    @classmethod
-    def drawn(cls, seed: int) -> Mode:
-        """A mode for a seed, so that every seed tries something else."""
-        rng = random.Random(f"mode {seed}")
-        return cls(
-            finish=rng.choice(list(Finish)),
-            in_order=rng.random() < 0.4,
-            priorities=rng.random() < 0.6,
-            copies=rng.choice((0.0, 0.0, 0.15)),
-            repeats=rng.choice((0, 0, 3)),
-            lost=rng.choice((0.0, 0.0, 0.2)),
-            device_faults=rng.choice((0.0, 0.0, 0.25)),
-            steps_at_once=rng.choice((1, 8)),
-            overtake_max=rng.choice((1, 2, 8)),
-            overtake_s=rng.choice((0.005, 0.25, 1e9)),
-        )
-
-
-@dataclass(slots=True)
-class _Device:
-    """The shell's side of one switch: planned steps, and what was read back and is not settled yet."""
-
-    switch: VirtualSwitch
-    queue: deque[int] = field(default_factory=deque)
-    read: tuple[list[Change], frozenset[CrossConnect]] | None = None
+SHELL_EVENTS = frozenset({"pump", "commit", "start", "optics", "read", "settle"})
 
 
 @dataclass(slots=True)
@@ -85,7 +43,8 @@ class _Run:
 class Simulation:
     """One run. `death` = (rank, event number): that process of the first job ends; `report` tells of it.
 
-    With `time_passes` a run in which nothing can happen any more goes on with the core's next deadline.
+    With `time_passes` a run in which nothing can happen any more goes on with the core's next deadline. At
+    event `restart` every process of the first job is ended by its launcher, which starts them all again.
     """
 
     def __init__(
@@ -96,6 +55,7 @@ class Simulation:
         *,
         death: tuple[int, int] | None = None,
         report: bool = True,
+        restart: int | None = None,
         settings: CoreSettings | None = None,
         time_passes: bool = False,
         rank_class: type[VirtualRank] = VirtualRank,
@@ -106,28 +66,19 @@ class Simulation:
         self.events = 0
         self.trace: deque[Event] = deque(maxlen=40)
         self._rng = random.Random(f"{scenario.name} {seed}")
-        self._death, self._report, self._time_passes = death, report, time_passes
-        self._rank_class = rank_class
+        self._death, self._report, self._restart = death, report, restart
+        self._time_passes, self._rank_class = time_passes, rank_class
         fabric = scenario.fabric
         self.switches = {
             s.name: VirtualSwitch(s.name, s.size, s.sided, set(scenario.lit.get(s.name, ())))
             for s in fabric.switches
         }
-        self.settings = settings or CoreSettings(
-            overtake_max=self.mode.overtake_max,
-            overtake_s=self.mode.overtake_s,
-            lease_s=1e9,
-            fence_s=1.0,
-            abort_s=1.0,
-        )
-        self.engine = Engine(fabric, self.settings, start=1)
+        self.engine = Engine(fabric, settings or self.mode.settings(), start=1)
         self.witness = Witness(fabric, self.switches)
         self.watch = Watch(self.engine, fabric, self.switches, self.witness)
+        self.shell = VirtualShell(self.engine, self.watch, self.mode, self._rng, lambda: self.now)
         self.traffic = Traffic(self.mode.finish, self.mode.in_order, self.witness)
-        self._devices = {name: _Device(switch) for name, switch in self.switches.items()}
-        self._store: deque[Batch] = deque()
-        self._copies: list[tuple[int, int, RankNews]] = []  # not before which event, of which job
-        self._pump_due = True
+        self._copies: list[tuple[int, _Run, RankNews]] = []  # with the event before which it does not come
         self._priority: dict[Event, float] = {}
         self.runs: list[_Run] = []
 
@@ -148,11 +99,14 @@ class Simulation:
     def _begin(self) -> None:
         for name, switch in self.switches.items():
             self.engine.observe(self.now, name, frozenset(switch.matching))
-        for job in self.scenario.jobs:
-            incarnation, _ = self.engine.put_job(self.now, job.spec)
-            self.engine.check_in(self.now, job.spec.name, incarnation, job.groups)
-            ranks = [self._rank_class(job, rank) for rank in range(len(job.programs))]
-            self.runs.append(_Run(job, incarnation, ranks, [self.mode.repeats] * len(ranks)))
+        self.runs = [self._admit(job) for job in self.scenario.jobs]
+
+    def _admit(self, job: VirtualJob) -> _Run:
+        incarnation, _ = self.engine.put_job(self.now, job.spec)
+        self.engine.check_in(self.now, job.spec.name, incarnation, job.groups)
+        ranks = [self._rank_class(job, rank) for rank in range(len(job.programs))]
+        self.shell.pump_due = True
+        return _Run(job, incarnation, ranks, [self.mode.repeats] * len(ranks))
 
     def _over(self) -> bool:
         return all(rank.left or rank.dead for run in self.runs for rank in run.ranks)
@@ -185,11 +139,16 @@ class Simulation:
         self.trace.append(event)
         self.events += 1
         self.now += self._rng.random() * self.mode.pace_s
-        getattr(self, f"_do_{event[0]}")(*event[1:])
+        if event[0] in SHELL_EVENTS:
+            getattr(self.shell, f"do_{event[0]}")(*event[1:])
+        else:
+            getattr(self, f"_do_{event[0]}")(*event[1:])
         if self.mode.finish is Finish.EAGER:
             self._finish_eagerly()
         if self._death is not None and self.events >= self._death[1]:
             self._die(self._death[0])
+        if self._restart is not None and self.events >= self._restart:
+            self._start_again()
         if event[0] not in OWN_EVENTS:
             self.watch.after_event()
 
@@ -204,20 +163,7 @@ class Simulation:
     # --- what can happen now
 
     def _enabled(self) -> list[Event]:
-        events: list[Event] = []
-        if self._pump_due:
-            events.append(("pump",))
-        if self._store:
-            events.append(("commit",))
-        for name, device in self._devices.items():
-            changes = device.switch.changes
-            if device.queue and len(changes) < self.mode.steps_at_once:
-                events.append(("start", name))
-            events += [("optics", name, c.step.id) for c in changes if c.optics]
-            if device.read is not None:
-                events.append(("settle", name))
-            elif any(not change.optics for change in changes):
-                events.append(("read", name))
+        events = list(self.shell.enabled())
         for number, run in enumerate(self.runs):
             events += self._enabled_in(number, run)
         late = [("copy", at) for at, copy in enumerate(self._copies) if not events or self.events >= copy[0]]
@@ -266,24 +212,23 @@ class Simulation:
             run.ranks[rank].leave_host_barrier()
 
     def _do_send(self, number: int, rank: int) -> None:
-        self._deliver(number, self.runs[number].ranks[rank].news())
+        self._deliver(self.runs[number], self.runs[number].ranks[rank].news())
 
     def _do_repeat(self, number: int, rank: int) -> None:
         run = self.runs[number]
         run.repeats[rank] -= 1
-        self._deliver(number, run.ranks[rank].news(again=True))
+        self._deliver(run, run.ranks[rank].news(again=True))
 
-    def _deliver(self, number: int, news: RankNews) -> None:
+    def _deliver(self, run: _Run, news: RankNews) -> None:
         if self._rng.random() < self.mode.copies:
-            self._copies.append((self.events + self._rng.randrange(150), number, news))
-        self._tell(number, news)
+            self._copies.append((self.events + self._rng.randrange(150), run, news))
+        self._tell(run, news)
 
-    def _tell(self, number: int, news: RankNews) -> None:
-        run = self.runs[number]
+    def _tell(self, run: _Run, news: RankNews) -> None:
         key = self._key(run, news.rank)
         running = self.engine.state.jobs[key.job].running
         self.engine.news(self.now, key.job, key.incarnation, 1, [news])
-        self._pump_due = True
+        self.shell.pump_due = True
         for release in news.releases:
             self.watch.released(key, release.stream, release.n)
         for arrival in news.arrivals if running else ():
@@ -291,11 +236,11 @@ class Simulation:
 
     def _do_copy(self, index: int) -> None:
         """A copy of an old request arrives late: nothing may change by it."""
-        _, number, news = self._copies.pop(index)
+        _, run, news = self._copies.pop(index)
         try:
-            self._tell(number, news)
-        except CoreError as error:
-            if error.problem is not Problem.UNKNOWN_RANK:  # of a rank that has left since
+            self._tell(run, news)
+        except CoreError as error:  # its rank has left since, or its incarnation is over
+            if error.problem not in (Problem.UNKNOWN_RANK, Problem.STALE_INCARNATION):
                 raise
 
     def _do_hear(self, number: int, rank: int) -> None:
@@ -331,7 +276,7 @@ class Simulation:
     def _do_leave(self, number: int, rank: int) -> None:
         run = self.runs[number]
         virtual = run.ranks[rank]
-        self._tell(number, virtual.news(leave=True))
+        self._tell(run, virtual.news(leave=True))
         virtual.left = True
         self.watch.stopped(self._key(run, rank))
 
@@ -346,9 +291,22 @@ class Simulation:
         if self._report:
             self.engine.report_dead(self.now, run.job.spec.name, run.incarnation, [rank], "exit status 137")
             self.watch.stopped(self._key(run, rank))
-            self._pump_due = True
+            self.shell.pump_due = True
 
-    # --- time, store and devices
+    def _start_again(self) -> None:
+        """The launcher ends all processes of the first job and starts them anew, under another nonce."""
+        self._restart = None
+        if self._over():
+            return
+        old = self.runs[0]
+        for rank in old.ranks:
+            self.traffic.abort(0, rank.rank)
+            self.watch.stopped(self._key(old, rank.rank))
+        self.traffic.forget(0)
+        spec = replace(old.job.spec, nonce=f"{old.job.spec.nonce} again")
+        self.runs[0] = self._admit(replace(old.job, spec=spec))
+
+    # --- time
 
     def _do_time(self) -> None:
         """Nothing happens but time: those who live are heard, then the core's next deadline comes."""
@@ -361,61 +319,11 @@ class Simulation:
         assert due is not None, "nothing is due"
         self.now = max(self.now, due)
         self.engine.tick(self.now)
-        self._pump_due = True
+        self.shell.pump_due = True
         for run in self.runs:
             for rank in run.ranks:
                 if rank.dead and self.engine.state.jobs[run.job.spec.name].ranks[rank.rank].stopped:
                     self.watch.stopped(self._key(run, rank.rank))
-
-    def _do_pump(self) -> None:
-        self._pump_due = False
-        effects = self.engine.pump(self.now)
-        if effects.batch is None:
-            assert not effects.steps
-            return
-        self.watch.decided(effects.batch)
-        self._store.append(effects.batch)
-
-    def _do_commit(self) -> None:
-        batch = self._store.popleft()
-        self.watch.stored(batch.id)
-        self.engine.committed(batch.id)
-        for change in batch.changes:
-            if type(change).__name__ == "StepPlanned":
-                self._devices[change.switch].queue.append(change.step)
-
-    def _do_start(self, name: str) -> None:
-        device = self._devices[name]
-        step = self.engine.start_step(self.now, device.queue.popleft())
-        self._pump_due = True
-        if step is None:
-            return
-        self.watch.started(step)
-        works = self._rng.random() >= self.mode.device_faults
-        happened = works or self._rng.random() < 0.5
-        try:
-            device.switch.begin(Change(step, works=works, happened=happened))
-        except RefusedError as error:
-            raise ViolationError("refused", str(error)) from None
-
-    def _do_optics(self, name: str, step: int) -> None:
-        switch = self.switches[name]
-        switch.settle_optics(next(change for change in switch.changes if change.step.id == step))
-
-    def _do_read(self, name: str) -> None:
-        device = self._devices[name]
-        done = [change for change in device.switch.changes if not change.optics]
-        device.read = done, frozenset(device.switch.matching)
-
-    def _do_settle(self, name: str) -> None:
-        device = self._devices[name]
-        done, matching = device.read
-        device.read = None
-        for change in done:
-            device.switch.changes.remove(change)
-            detail = None if change.works else "the device says no"
-            self.engine.settle_step(self.now, change.step.id, change.works, detail, matching)
-        self._pump_due = True
 
     # --- for people
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opus_sdn.intent.changes import IntentMoved, IntentState, LocksReleased, RunGranted
+from opus_sdn.intent.changes import EventAppended, IntentMoved, IntentState, LocksReleased, RunGranted
 from opus_sdn.intent.errors import Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import (
@@ -70,6 +70,21 @@ def test_a_grant_is_not_shown_before_its_transaction_is_stored() -> None:
     assert not bench.engine.has_news_for("job", 1, 0, 1)
     assert bench.grants(0) == [("ring", 0)]
     assert bench.answer(0, [Arrival(RING, 0)]).arrivals[0].state is ArrivalState.GRANTED
+
+
+def test_c13_all_locks_of_a_grant_with_its_mark_and_its_event_are_one_transaction() -> None:
+    bench = bench_of()
+    bench.lit["ocs0"] = {CrossConnect(0, 1), CrossConnect(1, 0)}
+    bench.observe()
+    bench.play()
+    bench.arrive(RING, 0, 0, 1)
+    batch = bench.engine.pump(bench.now).batch
+    assert batch is not None
+    (grant,) = [change for change in batch.changes if isinstance(change, RunGranted)]
+    assert grant.locks == ((0, 1), (1, 1))  # rank and grant number of every participant
+    assert (grant.stream, grant.n + grant.length) == (RING, 1)
+    assert [c.kind for c in batch.changes if isinstance(c, EventAppended)].count("intent.granted") == 1
+    assert not batch.durable  # it has to survive the process, not the machine
 
 
 def test_a_grant_is_repeated_with_its_number_until_it_is_acknowledged() -> None:

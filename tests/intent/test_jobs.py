@@ -219,6 +219,17 @@ def test_intents_that_were_heard_of_leave_an_event_when_their_job_is_over(how: s
     failed = [c for c in bench.changes if isinstance(c, IntentMoved) and c.state is IntentState.FAILED]
     assert [(c.stream, c.n) for c in failed] == [(RING, 0)]
     assert len(bench.events("intent.failed")) == 1
+    assert all(not stream.intents for stream in bench.engine.state.jobs["job"].streams.values())
+
+
+def test_the_topology_of_a_job_that_is_over_is_history(bench: Bench) -> None:
+    bench.engine.end_job(bench.now, "job", 1)
+    bench.play()
+    bench.changes.clear()
+    bench.lit["ocs0"] = {CrossConnect(1, 2), CrossConnect(2, 1)}
+    bench.observe()
+    bench.play()
+    assert bench.events("topology.changed") == []
 
 
 def test_a_job_that_starts_again_uses_what_is_up_without_a_device_write(bench: Bench) -> None:
@@ -252,6 +263,16 @@ def test_an_initial_topology_yields_to_the_first_real_need() -> None:
     bench.play()
     assert [step.add for step in bench.steps] == [(CrossConnect(1, 2), CrossConnect(2, 1))]
     assert bench.grants(0) == [("dp0", 0)]
+
+
+def test_an_initial_topology_is_given_up_when_its_job_is_over() -> None:
+    bench = Bench(make_fabric(4))
+    bench.observe()
+    bench.job(make_spec(places(4), {"pp": 2, "dp": 2}, initial_topology="00"))
+    bench.engine.end_job(bench.now, "job", 1)
+    bench.play()
+    assert bench.steps == []
+    assert bench.events("step.planned") == []
 
 
 def test_two_jobs_on_one_switch_are_planned_together_and_never_touch_each_other() -> None:

@@ -21,8 +21,9 @@ from opus_sdn.intent.state import CoreState, Ledger
 from opus_sdn.intent.streams import HeldRun, Intent, StreamState
 from opus_sdn.intent.switches import SwitchState
 from tests.intent import programs
+from tests.intent.modes import Mode
 from tests.intent.operations import Scenario
-from tests.intent.simulator import Mode, Simulation
+from tests.intent.simulator import Simulation
 from tests.intent.traffic import Finish
 from tests.intent.virtual_switch import ViolationError
 

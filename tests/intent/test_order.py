@@ -13,7 +13,8 @@ from opus_sdn.intent.order import Reservations, conflict, count_overtaking, in_o
 from opus_sdn.intent.reasons import Reason
 from opus_sdn.intent.streams import Intent
 from tests.intent import programs
-from tests.intent.simulator import Mode, Simulation
+from tests.intent.modes import Mode
+from tests.intent.simulator import Simulation
 from tests.intent.test_barrier import bench_of
 from tests.intent.worlds import group, make_fabric
 

@@ -15,9 +15,10 @@ import pytest
 from opus_sdn.intent.errors import Problem
 from opus_sdn.intent.model import CoreSettings, Grant
 from tests.intent import programs
+from tests.intent.modes import Mode
 from tests.intent.operations import ScaleUp, Scenario, ends_without_controller
 from tests.intent.schedules import SCHEDULES, Shape, drawn, training
-from tests.intent.simulator import Mode, Simulation
+from tests.intent.simulator import Simulation
 from tests.intent.traffic import Finish
 from tests.intent.virtual_rank import VirtualRank
 from tests.intent.virtual_switch import ViolationError
@@ -202,6 +203,23 @@ def test_property_switches_that_hold_circuits_from_before_are_taken_over_safely(
         all_end(lambda seed=seed: programs.with_past(training(drawn(seed)), seed), [seed])
         all_end(lambda seed=seed: programs.with_past(programs.by_chance(seed), seed), [seed])
     all_end(programs.seeded_race, seeds(20))
+
+
+def test_property_a_job_that_starts_again_is_not_touched_by_its_former_life() -> None:
+    """Its requests may still arrive, its steps may still be on a device, its grants may still be stored."""
+    for seed in seeds(30):
+        mode = replace(Mode.drawn(seed), copies=0.5)
+        shape = replace(drawn(seed), pp=2, dp=2, steps=1)
+        Simulation(training(shape), seed, mode, restart=10 + 7 * (seed % 30)).run()
+
+
+def test_a_stuck_run_says_who_waits_for_whom_and_how_to_see_it_again() -> None:
+    with pytest.raises(ViolationError, match="stuck: nothing can happen any more") as stuck:
+        Simulation(programs.eager_sends(), 3).run()
+    (picture,) = stuck.value.__notes__
+    assert "replay: scenario 'eager sends', seed 3, Mode(" in picture
+    assert "rank 0 at operation 0 (Send to 1 on line), blocked on line:0-1[0>1]#0" in picture
+    assert "line:0-1[0>1]#0 (declared): members-missing: ranks 1 have not arrived" in picture
 
 
 def test_a_run_is_the_same_again_for_the_same_seed() -> None:

@@ -165,6 +165,18 @@ def test_an_initial_topology_is_installed_on_every_switch() -> None:
     assert job_view(bench.engine, "job").topology == {"rail0": "00", "rail1": "00"}
 
 
+def test_an_initial_topology_that_is_up_from_before_is_one_event_for_each_rail() -> None:
+    bench = Bench(make_fabric(4))
+    bench.lit["ocs0"] = {CrossConnect(*p) for i, j in ((1, 4), (3, 6)) for p in ((i, j), (j, i))}
+    bench.observe()
+    bench.job(make_spec(places(4), {"pp": 2, "dp": 2}, initial_topology="00"))
+    bench.play()
+    assert [(e.rail, e.data) for e in bench.events("topology.changed")] == [
+        ("rail0", {"old": None, "new": "00"})
+    ]
+    assert bench.steps == []
+
+
 def test_a_stage_is_mixed_while_two_dimensions_share_it() -> None:
     bench = Bench(make_fabric(4))
     bench.observe()

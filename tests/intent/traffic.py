@@ -84,6 +84,10 @@ class Traffic:
             self._take_off(job, rank, use)
             self._active[job][use].issued.discard(rank)
 
+    def forget(self, job: int) -> None:
+        """All ranks of a job have aborted: what nobody can finish any more is no operation."""
+        self._active.pop(job, None)
+
     def _take_off(self, job: int, rank: int, use: Use) -> None:
         self._witness.end((job, rank, use))
         self._queues[job, rank].remove(use)

@@ -44,7 +44,7 @@ class Watch:
     ) -> None:
         self.engine = engine
         self._fabric = fabric
-        self._switches = switches
+        self.switches = switches
         self._witness = witness
         self._arrived: dict[Run, set[int]] = defaultdict(set)
         self._next: Counter[tuple[str, int, Stream]] = Counter()
@@ -130,7 +130,7 @@ class Watch:
 
     def after_event(self) -> None:
         """What has to hold at every instant."""
-        for device in self._switches.values():
+        for device in self.switches.values():
             device.assert_partial_matching()
         for job in self.engine.state.jobs.values():
             name = (job.spec.name, job.incarnation)
@@ -200,7 +200,7 @@ class Watch:
 
     def _planned(self, plan: ch.StepPlanned) -> None:
         """I11: a step makes something that is not there, and removes only what is in its way."""
-        device = self._switches[plan.switch]
+        device = self.switches[plan.switch]
         there = [pair for pair in plan.add if pair in device.matching]
         if there or not plan.add:
             raise ViolationError("I11", f"step {plan.step} adds {plan.add}; up already: {there}")

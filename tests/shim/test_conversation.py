@@ -45,6 +45,7 @@ def test_a_grant_that_comes_again_is_not_handed_on_again() -> None:
     assert [g.n for g in talk.answered(talk.compose(), granted(1, 2)).grants] == [1]
     assert talk.answered(talk.compose(), granted(1, 2)).grants == ()
     assert talk.holding == 2
+    assert talk._early == {}  # nor is it kept
 
 
 def test_a_grant_for_what_was_never_asked_for_counts_but_is_not_handed_on() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
+
+import pytest
 
 from opus_sdn.shim.torch_issue import THREADS_MAX, IssueQueue
 
@@ -26,6 +30,7 @@ class Operation:
 
     def issue(self) -> bool:
         self.log.append(f"+{self.name}")
+        time.sleep(0.0002)  # long enough for another thread to come in between
         self.issued.set()
         self.log.append(f"-{self.name}")
         return not self.fails
@@ -35,14 +40,18 @@ class Operation:
         self.finished.set()
 
 
-def test_operations_are_issued_in_order_even_when_each_ends_only_after_the_next_was_issued() -> None:
-    count = 3 * THREADS_MAX
+@pytest.mark.parametrize("after", ["the next one", "the last one"])
+def test_operations_are_issued_in_order_even_when_each_ends_only_after_others_were_issued(after: str) -> None:
+    count = 2 * THREADS_MAX
     log: list[str] = []
     operations: list[Operation] = []
-    for k in range(count):
-        # As it may be with NCCL and gloo: a peer issues both before it can finish the first.
-        follower = (lambda k=k: operations[k + 1].issued.wait(WAIT_S)) if k + 1 < count else (lambda: None)  # type: ignore[misc]
-        operations.append(Operation(log, str(k), follower))
+
+    def until_issued(k: int) -> None:
+        """As it may be with NCCL and gloo: a peer issues both before it can finish the first."""
+        other = min(k + 1, count - 1) if after == "the next one" else count - 1
+        assert operations[other].issued.wait(2 * WAIT_S)
+
+    operations.extend(Operation(log, str(k), partial(until_issued, k)) for k in range(count))
     queue = IssueQueue("test")
     for operation in operations:
         queue.put(operation)
@@ -54,7 +63,7 @@ def test_operations_are_issued_in_order_even_when_each_ends_only_after_the_next_
 
 def test_one_operation_that_takes_long_keeps_no_other_from_finishing() -> None:
     gate = threading.Event()
-    slow = Operation([], "slow", lambda: gate.wait(WAIT_S))
+    slow = Operation([], "slow", lambda: gate.wait(2 * WAIT_S))
     quick = [Operation([], "quick") for _ in range(10)]
     queue = IssueQueue("test")
     for operation in (slow, *quick):
@@ -79,7 +88,7 @@ def test_an_operation_that_could_not_be_issued_is_not_waited_for() -> None:
 
 def test_operations_issued_elsewhere_can_be_watched_without_end() -> None:
     gate = threading.Event()
-    watched = [Operation([], "watched", lambda: gate.wait(WAIT_S)) for _ in range(2 * THREADS_MAX)]
+    watched = [Operation([], "watched", lambda: gate.wait(2 * WAIT_S)) for _ in range(2 * THREADS_MAX)]
     queue = IssueQueue("test")
     for operation in watched:
         queue.watch(operation)
@@ -93,7 +102,7 @@ def test_operations_issued_elsewhere_can_be_watched_without_end() -> None:
 
 def test_closing_says_whether_a_thread_is_left_behind() -> None:
     gate = threading.Event()
-    stuck = Operation([], "stuck", lambda: gate.wait(WAIT_S))
+    stuck = Operation([], "stuck", lambda: gate.wait(2 * WAIT_S))
     queue = IssueQueue("test")
     queue.put(stuck)
     assert stuck.issued.wait(WAIT_S)

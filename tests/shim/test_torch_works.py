@@ -143,8 +143,11 @@ def test_a_call_that_fails_gives_its_circuits_back_unless_the_connection_is_brok
         work.wait()
 
 
-def test_a_job_that_fails_wakes_whoever_waits_for_a_grant_and_nothing_is_issued_any_more() -> None:
-    work, owner = gated(Inner())
+@pytest.mark.parametrize("on_cuda", [False, True])
+def test_a_job_that_fails_wakes_whoever_waits_for_a_grant_and_nothing_is_issued_any_more(
+    on_cuda: bool,
+) -> None:
+    work, owner = gated(Inner(), CudaLane(FakeCuda()) if on_cuda else HostLane())
     raised: list[BaseException] = []
 
     def wait() -> None:
