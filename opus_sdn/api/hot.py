@@ -40,6 +40,7 @@ _REQUEST: TypeAdapter[ArrivalsRequest] = TypeAdapter(ArrivalsRequest)
 # Most polls are answered within a switch's own time. Only one that waits longer is worth a task that watches
 # whether its client is still there.
 WATCH_AFTER_S = 0.05
+LEASE_SHARE_OF_A_POLL = 1 / 3
 
 
 class HotRoute(APIRoute):
@@ -78,7 +79,8 @@ async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes
         before = former.cause(job, request.incarnation) if error.problem is Problem.UNKNOWN_JOB else None
         raise before or error from None
     runtime.changed()
-    wait_s = min(request.wait_s, settings.wait_s_max)
+    # A rank is heard when it asks, so one that only waits must ask again well within its lease.
+    wait_s = min(request.wait_s, settings.wait_s_max, settings.lease_s * LEASE_SHARE_OF_A_POLL)
     if wait_s > 0:
         keys = tuple([RankKey(job, request.incarnation, item.rank) for item in news])
         poll = runtime.waiters.open(keys, runtime.loop)

@@ -26,6 +26,7 @@ def check_step(
     add: Iterable[CrossConnect],
     live: Collection[Terminal],
     moving: Collection[Terminal],
+    owned: Collection[int],
     may_use: Callable[[Terminal], bool],
 ) -> tuple[Violation, ...]:
     """All invariants that this step would break. `may_use` says whose ports the causes may take (I8)."""
@@ -34,7 +35,7 @@ def check_step(
     return (
         *_removals(switch, held, remove, live),
         *_matching(switch, (held - set(remove)) | set(add)),
-        *_touched(switch, remove + add, moving),
+        *_touched(switch, remove + add, moving, owned),
         *(
             Violation("I8", f"{_name(switch, pair)} uses a port of another job")
             for pair in add
@@ -64,12 +65,14 @@ def _matching(switch: Switch, after: Iterable[CrossConnect]) -> Iterator[Violati
 
 
 def _touched(
-    switch: Switch, pairs: Iterable[CrossConnect], moving: Collection[Terminal]
+    switch: Switch, pairs: Iterable[CrossConnect], moving: Collection[Terminal], owned: Collection[int]
 ) -> Iterator[Violation]:
     for pair in pairs:
         terminals = _terminals(switch, pair)
         if any(not 0 <= terminal.position < switch.size for terminal in terminals):
             yield Violation("I2", f"{_name(switch, pair)} is outside 0 to {switch.size - 1}")
+        elif any(terminal.position not in owned for terminal in terminals):
+            yield Violation("I2", f"{_name(switch, pair)} touches a port that is not of this fabric")
         if any(terminal in moving for terminal in terminals):
             yield Violation("I2", f"{_name(switch, pair)} touches a moving port")
 

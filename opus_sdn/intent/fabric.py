@@ -130,6 +130,7 @@ class Fabric:
     attachments: tuple[Attachment, ...]
     _by_port: Mapping[Port, Attachment] = field(init=False, compare=False, repr=False)
     _by_position: Mapping[tuple[str, int], Port] = field(init=False, compare=False, repr=False)
+    _owned: Mapping[str, frozenset[int]] = field(init=False, compare=False, repr=False)
     _switches: Mapping[str, Switch] = field(init=False, compare=False, repr=False)
     _circuits: dict[tuple[Port, Port], Circuit] = field(init=False, compare=False, repr=False)
 
@@ -137,6 +138,10 @@ class Fabric:
         object.__setattr__(self, "_by_port", {a.port: a for a in self.attachments})
         positions = {(a.switch, a.position): a.port for a in self.attachments}
         object.__setattr__(self, "_by_position", positions)
+        owned: dict[str, set[int]] = {switch.name: set() for switch in self.switches}
+        for at in self.attachments:
+            owned[at.switch].add(at.position)
+        object.__setattr__(self, "_owned", {name: frozenset(found) for name, found in owned.items()})
         object.__setattr__(self, "_switches", {s.name: s for s in self.switches})
         object.__setattr__(self, "_circuits", {})
 
@@ -147,6 +152,10 @@ class Fabric:
     def port_at(self, switch: str, position: int) -> Port | None:
         """The port on a switch position; None where none of ours is."""
         return self._by_position.get((switch, position))
+
+    def positions(self, switch: str) -> frozenset[int]:
+        """Positions of a switch that have a port of this fabric."""
+        return self._owned[switch]
 
     def circuit_of(self, switch: str, pair: CrossConnect) -> Circuit | None:
         """The circuit that a cross-connect is part of; None when it is not between two ports of one rail."""

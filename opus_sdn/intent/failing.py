@@ -14,6 +14,9 @@ from opus_sdn.intent.model import RankKey
 from opus_sdn.intent.serving import intent_data, record_move
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import HeldRun, Intent, StreamState
+from opus_sdn.intent.waits import wait_for_cycle
+
+CYCLE_SHOWN_MAX = 8  # waits spelled out in one message; the data has all of them
 
 
 def fail_job(state: CoreState, job: JobCore, failure: Failure) -> None:
@@ -153,14 +156,18 @@ def _check_leases(state: CoreState, now: float, job: JobCore) -> None:
 
 
 def _late(job: JobCore, intent: Intent) -> Failure:
-    """The deadline's failure: it says who or what is missing."""
+    """The deadline's failure: it says who or what is missing, and who waits for each other in a circle."""
     because = job.streams[intent.stream].why_open(intent)
-    return Failure(
-        Problem.DEADLINE,
+    cycle = wait_for_cycle(job)
+    detail = (
         f"operation {intent.n} of {intent.stream} was not granted within {job.spec.deadline_s:g} s of its "
-        f"first arrival: {because.detail}",
-        data={"reason": because.reason.value, **intent_data(intent), **because.data},
+        f"first arrival: {because.detail}"
     )
+    data: dict[str, object] = {"reason": because.reason.value, **intent_data(intent), **because.data}
+    if cycle:
+        detail += f"; these wait for each other: {', '.join(map(str, cycle[:CYCLE_SHOWN_MAX]))}"
+        data["cycle"] = [[wait.rank, wait.operation, wait.waits_for] for wait in cycle]
+    return Failure(Problem.DEADLINE, detail, data=data)
 
 
 def next_deadline(state: CoreState) -> float | None:

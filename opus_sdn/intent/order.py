@@ -1,8 +1,8 @@
 """In which order complete intents of a job are served, and what stands in the way of each.
 
-Messages before rings, then those whose circuits are up, then age. An intent whose switch step has begun, or
-that was overtaken too often or for too long, is next and reserves its ports, also against new operations of
-the connection that is up. The order is total, over whole connections, and the same for every rail.
+Messages before rings, then those whose circuits are up, then age. One that was overtaken too often or for
+too long is next and reserves its ports, also against new operations of the connection that is up; after these
+come intents whose switch step has begun. The order is total, over whole connections, and the same for every rail.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def in_order(intents: Iterable[Intent], now: float, settings: CoreSettings, is_u
     """Complete intents, first served first."""
 
     def rank_of(intent: Intent) -> tuple[int, int, int, int]:
-        if intent.state is IntentState.INSTALLING:
-            return 0, 0, 0, intent.age
         if overdue(intent, now, settings):
+            return 0, 0, 0, intent.age
+        if intent.state is IntentState.INSTALLING:
             return 1, 0, 0, intent.age
         ring = intent.connection.pattern is Pattern.RING
         up = all(is_up(circuit) for circuit in intent.connection.circuits)

@@ -23,7 +23,7 @@ class SwitchFacts:
     holder: Mapping[Terminal, CrossConnect]
     moving: Collection[Terminal]
     live: Collection[Terminal]
-    duplex: bool
+    owned: Collection[int]  # positions with a port of this fabric; nothing else is ever touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,13 @@ def plan(facts: SwitchFacts, wants: Sequence[Want]) -> Plan:
 
 
 def victims_of(facts: SwitchFacts, circuit: Circuit) -> tuple[CrossConnect, ...]:
-    """Cross-connects in the way of a circuit; with duplex circuits both directions of each."""
+    """Cross-connects in the way; both directions of a duplex one, as a new one takes both sides of a port."""
     victims: dict[CrossConnect, None] = {}
     for terminal in circuit.terminals:
         pair = facts.holder.get(terminal)
         if pair is None or pair in circuit.cross_connects:
             continue
         victims[pair] = None
-        back = CrossConnect(pair.egress, pair.ingress)
-        if facts.duplex and facts.holder.get(facts.switch.terminals_of(back)[0]) == back:
-            victims[back] = None
     return tuple(victims)
 
 
@@ -112,10 +109,18 @@ def _obstacle(
     victims: tuple[CrossConnect, ...],
     reserved: Mapping[Terminal, tuple[str, str]],
 ) -> Because | None:
-    """Why the circuit cannot be made now: ports moving, a want ordered before, or traffic in the way."""
+    """Why the circuit cannot be made now: a foreign pair, ports moving, a want ordered before, or traffic."""
     touched = list(circuit.terminals)
     for pair in victims:
         touched += facts.switch.terminals_of(pair)
+        foreign = next((position for position in pair if position not in facts.owned), None)
+        if foreign is not None:
+            name = facts.switch.name
+            detail = (
+                f"{pair.ingress}->{pair.egress} of {name} is in the way, and position {foreign} is not a "
+                "port of this fabric: whoever made it has to remove it"
+            )
+            return Because(Reason.FOREIGN, detail, {"switch": name, "position": foreign})
     for terminal in touched:
         if terminal in facts.moving:
             detail = f"position {terminal.position} of {terminal.switch} is moving"

@@ -14,6 +14,7 @@ class Reason(StrEnum):
 
     MEMBERS_MISSING = "members-missing"  # not all participants have arrived
     EARLIER_OPERATION = "earlier-operation"  # operation n - 1 of the stream is not granted yet
+    FOREIGN = "foreign"  # a cross-connect in the way ends on a position that is not ours
     LOCKED = "locked"  # a circuit in the way carries traffic
     RESERVED = "reserved"  # an intent ordered before wants the same port
     MOVING = "moving"  # a device step on these ports is in flight

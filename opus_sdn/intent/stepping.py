@@ -17,7 +17,7 @@ from opus_sdn.intent.changes import (
     StepState,
 )
 from opus_sdn.intent.checker import check_step
-from opus_sdn.intent.fabric import Circuit, CircuitKind, CrossConnect, Terminal
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Terminal
 from opus_sdn.intent.job import JobCore, Seed
 from opus_sdn.intent.order import in_order
 from opus_sdn.intent.planner import Plan, SwitchFacts, Want, plan
@@ -46,6 +46,7 @@ def plan_switch(state: CoreState, switch: SwitchState) -> int | None:
         made.add,
         state.live,
         switch.busy,
+        state.fabric.positions(made.switch),
         lambda terminal: any(terminal in job.terminals for job in owner),
     )
     if violations:
@@ -79,8 +80,8 @@ def plan_switch(state: CoreState, switch: SwitchState) -> int | None:
 
 def facts_of(state: CoreState, switch: SwitchState) -> SwitchFacts:
     """What planning may assume now; planned steps count as moving so that nothing is planned twice."""
-    duplex = state.fabric.circuit_kind is CircuitKind.DUPLEX
-    return SwitchFacts(switch.switch, switch.generation, switch.holder, switch.busy, state.live, duplex)
+    owned = state.fabric.positions(switch.switch.name)
+    return SwitchFacts(switch.switch, switch.generation, switch.holder, switch.busy, state.live, owned)
 
 
 def _wants_on(state: CoreState, switch: str) -> tuple[list[Want], dict[str, tuple[JobCore, Intent | Seed]]]:
@@ -232,7 +233,7 @@ def _protected(
 
 
 def _needs(cause: Intent | Seed, terminals: set[Terminal]) -> bool:
-    """Whether a cause wants any of these positions (a duplex victim's other half goes with the first)."""
+    """Whether a cause wants any of these positions, on whichever side."""
     circuits = cause.connection.circuits if isinstance(cause, Intent) else cause.circuits
     positions = {(t.switch, t.position) for t in terminals}
     return any((t.switch, t.position) in positions for circuit in circuits for t in circuit.terminals)

@@ -24,6 +24,7 @@ class Case:
     live: tuple[int, ...] = ()
     moving: tuple[int, ...] = ()
     foreign: tuple[int, ...] = ()
+    unowned: tuple[int, ...] = ()
     switch: Switch = field(default=SIDED)
 
     def check(self) -> list[tuple[str, str]]:
@@ -40,6 +41,7 @@ class Case:
             [CrossConnect(*pair) for pair in self.add],
             terminals(self.live),
             terminals(self.moving),
+            [position for position in range(self.switch.size) if position not in self.unowned],
             lambda terminal: terminal.position not in self.foreign,
         )
         return [(violation.invariant, violation.detail) for violation in found]
@@ -74,6 +76,11 @@ UNSOUND = [
     (Case(there=((1, 2),), add=((2, 3),), switch=UNSIDED), [("I2", "position 2 (any) is used twice")]),
     (Case(add=((1, 8),)), [("I2", "ocs 1->8 is outside 0 to 7")]),
     (Case(add=((-1, 3),)), [("I2", "ocs -1->3 is outside 0 to 7")]),
+    (Case(add=((1, 2),), unowned=(2,)), [("I2", "ocs 1->2 touches a port that is not of this fabric")]),
+    (
+        Case(there=((1, 2),), remove=((1, 2),), unowned=(1,)),
+        [("I2", "ocs 1->2 touches a port that is not of this fabric")],
+    ),
     (Case(add=((1, 2),), moving=(2,)), [("I2", "ocs 1->2 touches a moving port")]),
     (Case(there=((1, 2),), remove=((1, 2),), moving=(1,)), [("I2", "ocs 1->2 touches a moving port")]),
     (Case(add=((1, 2),), foreign=(2,)), [("I8", "ocs 1->2 uses a port of another job")]),

@@ -68,6 +68,46 @@ def test_a_deadline_counts_from_the_first_arrival_and_names_who_is_missing(bench
     assert failure.data == {"reason": "members-missing", "connection": "ring", "n": 0, "ranks": [1]}
 
 
+def blocked(bench: Bench, rank: int, stream: Stream) -> None:
+    """The rank's host waits in operation 0 of the stream."""
+    bench.news(rank, arrivals=[Arrival(stream, 0, blocking=True)])
+
+
+def test_a_deadline_shows_who_waits_for_each_other_in_a_circle() -> None:
+    """Eager sends: each rank of a triangle sends to the next one before it receives from the one before."""
+    bench = Bench(make_fabric(3), SETTINGS)
+    bench.observe()
+    spec = make_spec(places(3), {}, deadline_s=DEADLINE_S)
+    bench.job(spec, group("ring", 0, 1), group("a", 0, 1), group("b", 1, 2), group("c", 2, 0))
+    bench.play()
+    bench.news(0, arrivals=[Arrival(Stream("ring"), 0)])  # went on: no wait
+    blocked(bench, 0, Stream("a:0-1", 0, 1))
+    blocked(bench, 1, Stream("b:1-2", 1, 2))
+    blocked(bench, 2, Stream("c:2-0", 2, 0))
+    pass_time(bench, DEADLINE_S)
+    failure = cause(bench)
+    assert failure.detail.endswith(
+        "; these wait for each other: rank 0 waits in a:0-1[0>1]#0 for rank 1, "
+        "rank 1 waits in b:1-2[1>2]#0 for rank 2, rank 2 waits in c:2-0[2>0]#0 for rank 0"
+    )
+    assert failure.data["cycle"] == [[0, "a:0-1[0>1]#0", 1], [1, "b:1-2[1>2]#0", 2], [2, "c:2-0[2>0]#0", 0]]
+
+
+def test_a_wait_that_leads_to_a_rank_that_may_still_come_is_no_circle() -> None:
+    bench = Bench(make_fabric(4), SETTINGS)
+    bench.observe()
+    spec = make_spec(places(4), {}, deadline_s=DEADLINE_S)
+    bench.job(spec, group("all-but-one", 0, 1, 2), group("pair", 1, 2), group("last", 2, 3))
+    bench.play()
+    blocked(bench, 0, Stream("all-but-one"))
+    blocked(bench, 1, Stream("pair"))
+    blocked(bench, 2, Stream("last"))
+    pass_time(bench, DEADLINE_S, 0, 1, 2, 3)
+    failure = cause(bench, 0, 1, 2, 3)
+    assert failure.problem is Problem.DEADLINE
+    assert "cycle" not in failure.data
+
+
 def test_a_deadline_names_the_lock_that_was_not_released(bench: Bench) -> None:
     bench.arrive(RING, 0, 0, 1)
     bench.play()

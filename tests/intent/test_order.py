@@ -63,7 +63,7 @@ def test_messages_go_before_rings_then_what_is_up_then_the_oldest() -> None:
     assert names(ordered) == ["pair-up", "older-pair", "pair", "half-up", "ring-up", "ring"]
 
 
-def test_whose_step_has_begun_goes_first_then_who_was_overtaken_enough() -> None:
+def test_who_was_overtaken_enough_goes_first_then_whose_step_has_begun() -> None:
     waiting = [
         intent("pair", Pattern.PAIR, "0R-1L", age=1, complete_at=9.5),
         intent("often", Pattern.RING, "0R-1L", age=5, overtaken=2, complete_at=9.5),
@@ -72,7 +72,7 @@ def test_whose_step_has_begun_goes_first_then_who_was_overtaken_enough() -> None
         intent("begun-before", Pattern.RING, "0R-1L", age=6, state="installing", complete_at=9.5),
     ]
     ordered = in_order(waiting, 10.0, SETTINGS, lambda _: True)
-    assert names(ordered) == ["begun-before", "begun", "long", "often", "pair"]
+    assert names(ordered) == ["long", "often", "begun-before", "begun", "pair"]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Facts:
             {t: p for p in pairs for t in switch.terminals_of(p)},
             {t for text in self.moving for t in circuit(text, self.kind).terminals},
             {t for text in self.live for t in circuit(text, self.kind).terminals},
-            self.kind is CircuitKind.DUPLEX,
+            FABRICS[self.kind].positions("ocs0"),
         )
 
 
@@ -86,8 +86,6 @@ PLANS = [
     # A half of a circuit is completed, and a half of another one goes with what is left of it.
     (Facts(extra=((1, 2),)), ["a: 1-2"], set(), {(2, 1)}, ["a"]),
     (Facts(extra=((1, 3), (4, 2))), ["a: 1-2"], {(1, 3), (4, 2)}, both("1-2"), ["a"]),
-    # Something outside of our ports is in the way.
-    (Facts(extra=((1, 9),)), ["a: 1-2"], {(1, 9)}, both("1-2"), ["a"]),
     (Facts(live=("1-3",), up=("1-3",)), ["a: 1-2", "b: 4-5"], set(), both("4-5"), ["b"]),
     (Facts(), [], set(), set(), []),
 ]
@@ -123,6 +121,12 @@ BLOCKED = [
         Facts(up=("1-2",), moving=("1-2",)),
         ["a: 1-2"],
         [("a", "1-2", Reason.MOVING, {"switch": "ocs0", "position": 1})],
+    ),
+    # Something that ends outside of our ports is in the way: it is not ours to remove.
+    (
+        Facts(extra=((1, 9),)),
+        ["a: 1-2"],
+        [("a", "1-2", Reason.FOREIGN, {"switch": "ocs0", "position": 9})],
     ),
     (Facts(), ["a: 1-2", "b: 2-3"], [("b", "2-3", Reason.RESERVED, {"for": "a"})]),
     # Who waits for traffic to end keeps its ports all the same, idle ones included.
@@ -200,7 +204,7 @@ def test_the_checker_agrees_with_every_plan_of_the_planner(world: tuple[Facts, l
         return
     observed = set(built.holder.values())
     violations = check_step(
-        built.switch, observed, found.remove, found.add, built.live, built.moving, lambda _: True
+        built.switch, observed, found.remove, found.add, built.live, built.moving, built.owned, lambda _: True
     )
     assert violations == ()
     assert bool(found.add) == bool(found.causes)
@@ -220,7 +224,6 @@ def test_after_a_plan_every_cause_is_nearer_and_everything_else_stays(world: tup
     before = set(built.holder.values())
     needed = {t for pair in found.add for t in built.switch.terminals_of(pair)}
     for pair in found.remove:
-        halves = {pair, CrossConnect(pair.egress, pair.ingress)} if built.duplex else {pair}
-        assert needed & {t for half in halves for t in built.switch.terminals_of(half)}
+        assert needed & set(built.switch.terminals_of(pair))
     assert not set(found.add) & before
     assert set(found.remove) <= before

@@ -21,19 +21,23 @@ def bench() -> Bench:
     return row()
 
 
-def test_a_step_is_written_down_before_it_starts_and_says_whom_it_disturbs(bench: Bench) -> None:
-    bench.lit["ocs0"] = pairs((1, 2)) | {CrossConnect(0, 5)}
+def test_a_step_is_written_down_before_it_starts_and_says_whom_it_disturbs() -> None:
+    """Both rails of the shared switch are ours, but a pair from one to the other is no circuit of ours."""
+    bench = Bench(make_fabric(4, gpus=2, ports=1, one_switch=True))
+    bench.lit["ocs"] = pairs((1, 2)) | {CrossConnect(0, 5)}
     bench.observe()
+    bench.job(make_spec(places(4), {"dp": 4}), *GROUPS)
+    bench.play()
     bench.arrive(AB, 0, 0, 1)
     effects = bench.engine.pump(bench.now)
     assert effects.batch is not None
     assert effects.batch.durable
     (planned,) = [c for c in effects.batch.changes if isinstance(c, StepPlanned)]
-    assert (planned.step, planned.switch, planned.generation) == (1, "ocs0", 2)
+    assert (planned.step, planned.switch, planned.generation) == (1, "ocs", 1)
     assert set(planned.remove) == pairs((1, 2)) | {CrossConnect(0, 5)}
     assert set(planned.add) == pairs((0, 1))
     assert planned.causes == ("job/1/ab#0",)
-    assert set(planned.disturbed) == {"h1:0:0--h2:0:0", "ocs0 0->5"}
+    assert set(planned.disturbed) == {"h1:0:0--h2:0:0", "ocs 0->5"}
     assert effects.steps == (1,)
     assert why(bench, 0) == (Reason.SWITCHING, "step 1 makes its circuits")
 

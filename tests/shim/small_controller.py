@@ -7,6 +7,7 @@ it decides, the real core decided.
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -50,7 +51,7 @@ class SmallController:
         fabric: Fabric | None = None,
         settings: CoreSettings | None = None,
         start: int = 1,
-        port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.settings = settings or CoreSettings()
         self.fabric = fabric or a_fabric()
@@ -106,7 +107,9 @@ class SmallController:
             def handle_error(self, *args: Any) -> None:
                 pass
 
-        self._server = Server(("127.0.0.1", port), Handler)
+        self._server = Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
 

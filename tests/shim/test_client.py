@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -43,7 +41,7 @@ def test_requests_of_several_threads_do_not_wait_for_each_other() -> None:
 
     with ScriptedServer(deed) as server:
         client = client_of(server)
-        threads = [threading.Thread(target=client.request, args=("GET", "/x")) for _ in range(3)]
+        threads = [threading.Thread(target=client.request, args=("GET", "/x"), daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -186,24 +184,16 @@ def _inode(descriptor: int) -> str:
         return ""
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
-def test_with_a_certificate_authority_only_its_controller_is_talked_to(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+def test_with_a_certificate_authority_only_its_controller_is_talked_to(
+    certificate: tuple[ssl.SSLContext, Path], tmp_path: Path
+) -> None:
+    context, public = certificate
     with ScriptedServer(answer(b'{"tls": true}'), tls=context) as server:
         address = Address(True, "127.0.0.1", server.port)
-        assert ControllerClient(address, ca_file=certificate).request("GET", "/x") == {"tls": True}
+        assert ControllerClient(address, ca_file=public).request("GET", "/x") == {"tls": True}
         with pytest.raises(ControllerUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
             ControllerClient(address).request("GET", "/x")
-    key.write_text("nothing")
+    no_certificate = tmp_path / "nothing.pem"
+    no_certificate.write_text("nothing")
     with pytest.raises(SettingsError, match="OPUS_CA_FILE"):
-        ControllerClient(address, ca_file=key)
+        ControllerClient(address, ca_file=no_certificate)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +31,7 @@ BRISK = CoreSettings(lease_s=1.0, fence_s=0.6, abort_s=0.1, fault_grace_s=0.3)
 class Rank:
     """A rank that has its operations granted, and finishes them at once unless told to hold them."""
 
-    def __init__(self, url: str, rank: int, incarnation: int = 1, start: int = 1, **options: Any) -> None:
+    def __init__(self, url: str, rank: int, ca_file: Path | None = None, **options: Any) -> None:
         self.rank = rank
         self.holds = False
         self.grants: list[Grant] = []
@@ -37,12 +39,12 @@ class Rank:
         self.failed: list[OpusJobFailed] = []
         self.changed = threading.Condition()
         port = int(url.rpartition(":")[2])
-        self.client = ControllerClient(Address(False, "127.0.0.1", port))
+        self.client = ControllerClient(Address(ca_file is not None, "127.0.0.1", port), ca_file=ca_file)
         self.session = RankSession(
             self.client,
             "job",
-            incarnation,
-            start,
+            1,
+            1,
             rank,
             on_grant=self._granted,
             on_failed=lambda failed: self._note(self.failed, failed),
@@ -120,6 +122,21 @@ def test_news_are_said_at_once_although_a_long_poll_stands() -> None:
                 rank.session.arrive(OTHER, 0)
             a.wait(lambda: len(a.grants) == 1)
             assert a.grants[0].stream == OTHER
+            assert controller.polls_run_out == 0
+
+
+def test_over_tls_a_standing_poll_keeps_no_news_waiting_either(
+    certificate: tuple[ssl.SSLContext, Path],
+) -> None:
+    context, public = certificate
+    with SmallController(a_fabric(gpus=1), tls=context) as controller:
+        declare(controller)
+        with ranks_of(controller, ca_file=public, fence_s=300.0) as (a, b):
+            a.session.arrive(RING, 0)
+            eventually(lambda: any(x.get("wait_s") == 10.0 for _, _, x in controller.requests))
+            for rank in (a, b):
+                rank.session.arrive(OTHER, 0)
+            a.wait(lambda: len(a.grants) == 1)
             assert controller.polls_run_out == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,7 +97,16 @@ def submit(job: RankJob, log: list[int] | None = None, error: Exception | None =
     return work
 
 
-def test_operations_of_many_threads_are_numbered_once_each_and_issued_in_order() -> None:
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads that take turns all the time: what may come in between does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_operations_of_many_threads_are_numbered_once_each_and_issued_in_order(restless: None) -> None:
     with SmallController(a_fabric(gpus=1)) as controller, jobs_of(controller) as jobs:
         works: list[list[GatedWork]] = [[], []]
         logs: list[list[int]] = [[], []]
@@ -105,7 +115,9 @@ def test_operations_of_many_threads_are_numbered_once_each_and_issued_in_order()
             for _ in range(25):
                 works[rank].append(submit(jobs[rank], logs[rank]))
 
-        threads = [threading.Thread(target=many, args=(rank,)) for rank in WORLD for _ in range(4)]
+        threads = [
+            threading.Thread(target=many, args=(rank,), daemon=True) for rank in WORLD for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

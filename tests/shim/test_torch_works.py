@@ -44,7 +44,7 @@ class Owner:
         return FAILED
 
     def watch(self, work: DirectWork) -> None:
-        threading.Thread(target=work.finish).start()
+        threading.Thread(target=work.finish, daemon=True).start()
 
 
 class Inner:
@@ -156,7 +156,7 @@ def test_a_job_that_fails_wakes_whoever_waits_for_a_grant_and_nothing_is_issued_
         except OpusJobFailed as failed:
             raised.append(failed)
 
-    waiter = threading.Thread(target=wait)
+    waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
     assert work.settle(FAILED)
     waiter.join(WAIT_S)
@@ -301,7 +301,7 @@ def test_on_cuda_waiting_is_for_the_issue_and_ending_is_for_the_device() -> None
     assert inner.wait_calls == 2  # each makes the caller's current stream wait
     assert owner.notes == ["begin"]
     assert not work.is_completed()
-    finishing = threading.Thread(target=work.finish)
+    finishing = threading.Thread(target=work.finish, daemon=True)
     finishing.start()
     inner.completed.set()
     finishing.join(WAIT_S)

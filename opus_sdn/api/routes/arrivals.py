@@ -40,6 +40,7 @@ async def post_arrivals(job: JobName) -> None:
     """Releases and arrivals are taken as a whole or refused as a whole, and repeating a request is harmless.
 
     The answer comes as soon as a named rank has a grant above its `last_grant` or its job has failed, else
-    after `wait_s` seconds (0: at once) with the state then. A newer request of a rank that waits ends its
-    older one. A grant is answered only when the switch shows every circuit of it and the locks are stored.
+    after `wait_s` seconds with the state then (0: at once; at most a third of the lease, as a rank is heard
+    only when it asks). A newer request of a rank that waits ends its older one. A grant is answered only when
+    the switch shows every circuit of it and the locks are stored.
     """
