@@ -14,6 +14,8 @@ PYTHON ?=
 # Further arguments for every `pip install`, for example another index.
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+# How many times the usual number of seeds `make soak` runs.
+SCALE ?= 20
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)
 
@@ -66,8 +68,8 @@ lint: $(STAMP) ## format, lint, types and import rules; changes nothing
 bench: $(STAMP) ## how long grants take
 	@$(BIN)/python -m benchmarks
 
-soak: $(STAMP) ## long runs under load and faults
-	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+soak: $(STAMP) ## the seeded simulations at many times their usual number of seeds (SCALE=20)
+	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py $(PYTEST_ARGS)
 
 openapi: $(STAMP) ## write the API document anew
 	@$(BIN)/opus openapi > openapi.json.new

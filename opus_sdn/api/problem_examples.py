@@ -84,7 +84,7 @@ EXAMPLES: dict[Problem, tuple[str, dict[str, object]]] = {
         {"rank": 0, "connection": "dp-0-4", "n": 5, "released": 4, "granted": 5},
     ),
     Problem.LIMIT_EXCEEDED: (
-        "rank 0 would have 4097 open arrivals; the limit is 4096",
+        "rank 0 would have 4097 open arrivals and grants not acknowledged by last_grant; the limit is 4096",
         {"rank": 0, "limit": 4096},
     ),
     Problem.PRECONDITION_FAILED: (

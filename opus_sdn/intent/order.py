@@ -1,8 +1,9 @@
 """In which order complete intents of a job are served, and what stands in the way of each.
 
 Messages before rings, then those whose circuits are up, then age. One that was overtaken too often or for
-too long is next and reserves its ports, also against new operations of the connection that is up; after these
-come intents whose switch step has begun. The order is total, over whole connections, and the same for every rail.
+too long is next and reserves its ports, also against new operations of the connection that is up; after
+these come intents whose switch step has begun. The order is total, over whole connections, and the same for
+every rail.
 """
 
 from __future__ import annotations

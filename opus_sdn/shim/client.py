@@ -60,7 +60,7 @@ class Connection:
 
         After a TLS handshake the server sends session tickets: the socket is readable, but no answer there.
         """
-        return False
+        return self._tls is not None and not self.used
 
     def send(self, method: str, path: str, body: bytes | None, timeout_s: float) -> None:
         """Send a whole request in one piece, connecting first where needed. Raises OSError."""

@@ -300,7 +300,7 @@ def _depart(manner: str) -> None:
     elif manner == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif manner == "hangs":
-        time.sleep(8.0)
+        time.sleep(5.0)
     elif manner == "raises":
         raise ValueError("a bug in the program")
     elif manner == "aborts":
