@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from fastapi import FastAPI
 
 from opus_sdn.api.app import create_app
 from opus_sdn.api.fabric_keeper import NO_FABRIC, FabricKeeper, document_of, open_drivers, store_fabric
-from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.former import SILENT, FormerJobs
 from opus_sdn.drivers.base import Driver
 from opus_sdn.drivers.emulated import EmulatedDriver
 from opus_sdn.drivers.witness import TrafficWitness
@@ -38,10 +39,12 @@ class StartError(Exception):
 class Controller:
     """`open` it, `start` it, serve `app`, `close` it. All on one event loop."""
 
-    def __init__(self, runtime: Runtime, app: FastAPI, witness: _Witness | None) -> None:
+    def __init__(self, runtime: Runtime, app: FastAPI, witness: _Witness | None, former: FormerJobs) -> None:
         self.runtime = runtime
         self.app = app
         self._witness = witness
+        self._former = former
+        self._release: asyncio.Task[None] | None = None
 
     @property
     def witness_address(self) -> str | None:
@@ -71,7 +74,7 @@ class Controller:
     async def _open(cls, settings: Settings, store: Store, clock: Clock) -> Controller:
         start = await asyncio.to_thread(store.raise_start)  # first: whatever follows belongs to this start
         before = await asyncio.to_thread(store.snapshot)
-        spec = _stored_fabric(before) or _fabric_in_file(settings.fabric_file)
+        spec = _fabric_in_force(before, settings.fabric_file)
         fabric = spec.build() if spec is not None else NO_FABRIC
         drivers = open_drivers(fabric.switches)
         generation = 0
@@ -82,12 +85,15 @@ class Controller:
         if interrupted or before.steps:
             batch = Batch(0, clock(), tuple(_settle(before, interrupted)), durable=True)
             newest_event = await asyncio.wrap_future(store.submit(batch))
+        observations = {switch.switch: switch.generation for switch in before.switches}
         engine = Engine(
             fabric,
             _core_settings(settings),
             start,
             last_step=before.last_step,
             incarnations={job.job: job.incarnation for job in before.jobs},
+            generations=observations,
+            nonces={job.job: (job.spec.nonce,) for job in before.jobs},
         )
         runtime = Runtime(
             engine,
@@ -102,20 +108,41 @@ class Controller:
         witness = _Witness(settings.host) if settings.witness else None
         if witness is not None:
             await witness.watch(fabric, drivers)
-        keeper = FabricKeeper(runtime, spec, generation, changed=witness.watch if witness else None)
-        holding = {job.job for job in interrupted} | {lock.job for lock in before.locks}
+        holding = dict.fromkeys([job.job for job in interrupted] + [lock.job for lock in before.locks])
         former = FormerJobs(map(_as_settled, before.jobs), holding, clock() + settings.lease_s)
-        return cls(runtime, create_app(runtime, settings, keeper, former), witness)
+        keeper = FabricKeeper(
+            runtime,
+            spec,
+            generation,
+            former,
+            observations=observations,
+            changed=witness.watch if witness else None,
+        )
+        return cls(runtime, create_app(runtime, settings, keeper, former), witness, former)
 
     async def start(self) -> None:
         """Read every switch and begin to decide; returns when ready."""
+        self._release = asyncio.create_task(_release_silent(self.runtime, self._former))
         await self.runtime.start()
 
     async def close(self) -> None:
         """Let the device steps in flight end and close everything; the circuits stay as they are."""
+        if self._release is not None:
+            self._release.cancel()
+            await asyncio.wait({self._release})
         await self.runtime.stop()
         if self._witness is not None:
             await self._witness.close()
+
+
+async def _release_silent(runtime: Runtime, former: FormerJobs) -> None:
+    """Wait until the former jobs have been silent for a lease, and store that their locks are gone."""
+    if former.holding:
+        await asyncio.sleep(max(0.0, former.held_until - runtime.now()))
+    changes = [change for job in former.holding for change in former.end(job, SILENT)]
+    if changes:
+        with suppress(CoreError):  # without a store there is nothing to be told, and it has been said
+            await runtime.record(*changes)
 
 
 class _Witness:
@@ -150,8 +177,22 @@ def _core_settings(settings: Settings) -> CoreSettings:
     )
 
 
-def _stored_fabric(before: Snapshot) -> FabricSpec | None:
-    return FabricSpec.model_validate_json(before.fabric) if before.fabric is not None else None
+def _fabric_in_force(before: Snapshot, file: Path | None) -> FabricSpec | None:
+    """The stored fabric; without one that of the file. Whoever has edited the file is told what it is for."""
+    if before.fabric is None:
+        return _fabric_in_file(file)
+    stored = FabricSpec.model_validate_json(before.fabric)
+    try:
+        offered = _fabric_in_file(file)
+    except (StartError, FabricFileError) as error:
+        logger.warning("fabric file not read; the fabric in the database stays", extra={"detail": str(error)})
+        return stored
+    if offered is not None and document_of(offered) != document_of(stored):
+        logger.warning(
+            "fabric file differs from the fabric in the database, which stays in force; apply the file to change it",
+            extra={"file": str(file), "command": f"opus apply -f {file}"},
+        )
+    return stored
 
 
 def _fabric_in_file(path: Path | None) -> FabricSpec | None:

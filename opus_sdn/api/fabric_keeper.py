@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from opus_sdn.api.documents import FabricAnswer
+from opus_sdn.api.former import FormerJobs
 from opus_sdn.drivers.base import Driver, SwitchConfigError
 from opus_sdn.drivers.registry import open_driver
 from opus_sdn.fabric_file import FabricSpec
-from opus_sdn.intent.changes import Batch, EventAppended
+from opus_sdn.intent.changes import EventAppended
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import CircuitKind, Fabric, Switch
@@ -20,20 +21,27 @@ NO_FABRIC = Fabric((), 0, 1, CircuitKind.DUPLEX, (), (), ())
 
 
 class FabricKeeper:
-    """Holds the declared fabric. `changed` is told of every new one with its drivers."""
+    """Holds the declared fabric. `changed` is told of every new one with its drivers.
+
+    `observations` are the stored generations of all switches that there ever were.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
         spec: FabricSpec | None,
         generation: int,
+        former: FormerJobs,
         *,
+        observations: Mapping[str, int],
         changed: Callable[[Fabric, Mapping[str, Driver]], Awaitable[None]] | None = None,
     ) -> None:
         self.spec = spec
         self.generation = generation
         self.document = document_of(spec) if spec is not None else ""
         self._runtime = runtime
+        self._former = former
+        self._observations = dict(observations)
         self._changed = changed
         self._one_at_a_time = asyncio.Lock()
 
@@ -89,6 +97,7 @@ class FabricKeeper:
             )
 
     def _require_no_job(self) -> None:
+        self._former.require_none_transmits(self._runtime.now())
         for name, job in self._runtime.engine.state.jobs.items():
             if job.occupies_ports():
                 raise CoreError(
@@ -113,16 +122,21 @@ class FabricKeeper:
             drivers = {s.name: fresh[s.name] if s.name in fresh else known[s.name] for s in fabric.switches}
             generation = await asyncio.to_thread(store_fabric, runtime.store, document, fabric)
             event = EventAppended("fabric.changed", data={"generation": generation})
-            recorded = runtime.store.submit(Batch(0, runtime.now(), (event,), durable=True))
-            runtime.feed.advance(await asyncio.wrap_future(recorded))
+            await runtime.record(event)
             old = runtime.engine.state
+            # A switch may come back after it was gone for a while.
+            self._observations |= {name: switch.generation for name, switch in old.switches.items()}
             engine = Engine(
                 fabric,
                 old.settings,
                 old.start,
                 last_step=old.next_step - 1,
                 incarnations=old.incarnations,
+                generations=self._observations,
+                nonces={job: tuple(nonces) for job, nonces in old.past_nonces.items()},
             )
+            for job in old.jobs.values():
+                self._former.take_over(job)
             await runtime.use(engine, drivers)
             self.spec, self.document, self.generation = spec, document, generation
             if self._changed is not None:

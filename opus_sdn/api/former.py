@@ -1,64 +1,143 @@
-"""Jobs that an earlier start of the controller has left in the store.
+"""Jobs that the core does not know any more: an earlier start ran them, or they ran on an earlier fabric.
 
-Their incarnations are over: this start knows none of their grants. But their processes may still transmit,
-until their shims have noticed. So for one lease their ports go to no other job, unless their launcher comes
-back, which vouches that they are gone.
+Their incarnations are over: nobody knows their grants. Their ranks still hear how they ended. Where an
+earlier start has left locks, the processes may still transmit, until their shims have noticed: for one lease
+their ports go to no other job, unless their launcher comes back, which vouches that they are gone. Then the
+store is told, so that the next start need not wait again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.changes import Change, EventAppended, JobSettled, JobState
+from opus_sdn.intent.errors import CoreError, Failure, Problem
+from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import JobSpec
 from opus_sdn.store.base import JobRecord
 
+SILENT = "silent for a lease after the controller was started anew"
+VOUCHED = "its launcher vouches that all its processes are gone"
+
+
+@dataclass(frozen=True, slots=True)
+class FormerJob:
+    """The last incarnation of a job, as far as it is still asked for."""
+
+    job: str
+    incarnation: int
+    spec: JobSpec
+    state: JobState
+    failure: Failure | None
+
+    @classmethod
+    def of_record(cls, record: JobRecord) -> FormerJob:
+        """As an earlier start has stored it."""
+        failure = Failure(Problem(record.cause), record.detail or "") if record.cause is not None else None
+        return cls(record.job, record.incarnation, record.spec, record.state, failure)
+
 
 class FormerJobs:
-    """By name. `interrupted` are those that may still transmit, until `held_until` (seconds since 1970)."""
+    """By name. Those in `holding` may still transmit, until `held_until` (seconds since 1970)."""
 
     def __init__(
-        self, records: Iterable[JobRecord] = (), interrupted: Iterable[str] = (), held_until: float = 0.0
+        self, records: Iterable[JobRecord] = (), holding: Iterable[str] = (), held_until: float = 0.0
     ) -> None:
-        self._records = {record.job: record for record in records}
-        self._interrupted = set(interrupted)
-        self._held_until = held_until
+        self._jobs = {record.job: FormerJob.of_record(record) for record in records}
+        self._holding = dict.fromkeys(holding)
+        self.held_until = held_until
 
-    def __iter__(self) -> Iterator[JobRecord]:
-        return iter(self._records.values())
+    def __iter__(self) -> Iterator[FormerJob]:
+        return iter(self._jobs.values())
 
-    def get(self, job: str) -> JobRecord | None:
-        """The record of a job, if an earlier start had it."""
-        return self._records.get(job)
+    def get(self, job: str) -> FormerJob | None:
+        """The last incarnation of a job, if it is known here."""
+        return self._jobs.get(job)
+
+    @property
+    def holding(self) -> tuple[str, ...]:
+        """Jobs of which nobody has said or shown yet that they have stopped."""
+        return tuple(self._holding)
+
+    def take_over(self, job: JobCore) -> None:
+        """A job of this start that has settled, before its core goes."""
+        name = job.spec.name
+        self._jobs[name] = FormerJob(name, job.incarnation, job.spec, job.state, job.failure)
+
+    def superseded(self, job: str) -> None:
+        """A new incarnation has started: its launcher vouches that all processes of before are gone."""
+        self._jobs.pop(job, None)
+        self._holding.pop(job, None)
+
+    def end(self, job: str, how: str) -> tuple[Change, ...]:
+        """All processes of the job have stopped: what the store has to be told, nothing if it knows."""
+        former = self._jobs[job]
+        self._holding.pop(job, None)
+        if former.state is JobState.ENDED:
+            return ()
+        self._jobs[job] = replace(former, state=JobState.ENDED)
+        failure = former.failure
+        # The cause stays, as the ranks may ask for it later still.
+        cause, detail = (failure.problem.value, failure.detail) if failure is not None else (None, None)
+        return (
+            JobSettled(job, former.incarnation, JobState.ENDED, cause, detail),
+            EventAppended("job.ended", job, former.incarnation, data={"cause": cause, "detail": how}),
+        )
 
     def cause(self, job: str, incarnation: int) -> CoreError | None:
-        """Why an incarnation of an earlier start can do nothing; None when it is not known here."""
-        record = self._records.get(job)
-        if record is None or record.incarnation != incarnation:
+        """Why an incarnation can do nothing any more; None when it is not known here."""
+        former = self._jobs.get(job)
+        if former is None or former.incarnation != incarnation:
             return None
-        if record.cause is None:
+        failure = former.failure
+        if failure is None:
             return CoreError(Problem.ABORTED, f"job {job} has ended", job=job)
-        return CoreError(Problem(record.cause), record.detail or "", job=job)
+        rank = {} if failure.rank is None else {"rank": failure.rank}
+        return CoreError(failure.problem, failure.detail, **{**failure.data, **rank, "job": job})
+
+    def better(self, refusal: CoreError, job: str, incarnation: int) -> CoreError:
+        """The refusal, or instead of `unknown-job` the cause with which the incarnation ended."""
+        told = self.cause(job, incarnation) if refusal.problem is Problem.UNKNOWN_JOB else None
+        return told or refusal
+
+    @contextmanager
+    def telling(self, job: str, incarnation: int) -> Iterator[None]:
+        """A refusal of what is in the block becomes the `better` one."""
+        try:
+            yield
+        except CoreError as refusal:
+            raise self.better(refusal, job, incarnation) from None
 
     def require_free(self, spec: JobSpec, now: float) -> None:
         """Raise CoreError `ports-overlap` while a place of this job may still carry another job's traffic."""
-        if now >= self._held_until:
-            self._interrupted.clear()
-        for name in self._interrupted - {spec.name}:
-            taken = set(self._records[name].spec.placement)
+        for name in self._transmitting(now):
+            if name == spec.name:
+                continue
+            taken = set(self._jobs[name].spec.placement)
             for rank, place in enumerate(spec.placement):
                 if place in taken:
                     raise CoreError(
                         Problem.PORTS_OVERLAP,
                         f"rank {rank} is placed on host {place.host} slot {place.slot}, where job {name} ran "
                         f"when the controller was started anew; its ports are free in "
-                        f"{self._held_until - now:.0f} s, or at once when its launcher ends or restarts it",
+                        f"{self.held_until - now:.0f} s, or at once when its launcher ends or restarts it",
                         rank=rank,
                         host=place.host,
                         slot=place.slot,
                         job=name,
                     )
 
-    def stopped(self, job: str) -> None:
-        """The job's launcher vouches that all its processes of before are gone."""
-        self._interrupted.discard(job)
+    def require_none_transmits(self, now: float) -> None:
+        """Raise CoreError `port-in-use` while a former job may still transmit over the fabric."""
+        for name in self._transmitting(now):
+            raise CoreError(
+                Problem.PORT_IN_USE,
+                f"job {name} ran when the controller was started anew and may still use the fabric; "
+                f"it can be changed in {self.held_until - now:.0f} s, or at once when its launcher ends it",
+                job=name,
+            )
+
+    def _transmitting(self, now: float) -> tuple[str, ...]:
+        return self.holding if now < self.held_until else ()

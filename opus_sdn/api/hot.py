@@ -19,12 +19,13 @@ from starlette.types import Receive, Scope, Send
 
 from opus_sdn.api import body, problems
 from opus_sdn.api.former import FormerJobs
-from opus_sdn.api.schemas import ArrivalsRequest, WireArrival, WireRank, WireRelease
-from opus_sdn.intent.errors import CoreError, Failure, Problem
+from opus_sdn.api.schemas import ArrivalsRequest, WireArrival, WireHint, WireRank, WireRelease
+from opus_sdn.intent.errors import CoreError, Failure
 from opus_sdn.intent.model import (
     Arrival,
     ArrivalStatus,
     Grant,
+    Hint,
     RankAnswer,
     RankKey,
     RankNews,
@@ -76,8 +77,7 @@ async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes
     try:
         runtime.engine.news(runtime.now(), job, request.incarnation, request.seen_start, news)
     except CoreError as error:
-        before = former.cause(job, request.incarnation) if error.problem is Problem.UNKNOWN_JOB else None
-        raise before or error from None
+        raise former.better(error, job, request.incarnation) from None
     runtime.changed()
     # A rank is heard when it asks, so one that only waits must ask again well within its lease.
     wait_s = min(request.wait_s, settings.wait_s_max, settings.lease_s * LEASE_SHARE_OF_A_POLL)
@@ -133,6 +133,7 @@ def _news(rank: WireRank) -> RankNews:
         tuple([_arrival(arrival) for arrival in rank.arrivals]),
         tuple([_release(release) for release in rank.releases]),
         rank.leave,
+        tuple([_hint(hint) for hint in rank.hints]),
     )
 
 
@@ -143,6 +144,10 @@ def _arrival(wire: WireArrival) -> Arrival:
 
 def _release(wire: WireRelease) -> Release:
     return Release(Stream(wire.connection, wire.source, wire.destination), wire.n, wire.length)
+
+
+def _hint(wire: WireHint) -> Hint:
+    return Hint(Stream(wire.connection, wire.source, wire.destination), wire.n)
 
 
 def _answer(runtime: Runtime, job: str, incarnation: int, news: Sequence[RankNews]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Jobs of this start of the controller, and those that an earlier start has left in the store."""
+"""Jobs that the core knows, and former ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from opus_sdn.api import problems
-from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.former import FormerJob, FormerJobs
 from opus_sdn.api.job_documents import (
     DimensionDocument,
     FailureDocument,
@@ -17,11 +17,10 @@ from opus_sdn.api.job_documents import (
     RankDocument,
 )
 from opus_sdn.intent import views
-from opus_sdn.intent.errors import Failure, Problem
+from opus_sdn.intent.errors import Failure
 from opus_sdn.reconciler.runs import rfc3339
-from opus_sdn.store.base import JobRecord
 
-Seen = views.JobView | JobRecord
+Seen = views.JobView | FormerJob
 
 
 def jobs_seen(app: FastAPI) -> Iterator[Seen]:
@@ -31,7 +30,7 @@ def jobs_seen(app: FastAPI) -> Iterator[Seen]:
     yield from known
     here = {view.job for view in known}
     former: FormerJobs = app.state.former_jobs
-    yield from (record for record in former if record.job not in here)
+    yield from (job for job in former if job.job not in here)
 
 
 def job_document(app: FastAPI, job: str) -> JobDocument:
@@ -64,16 +63,13 @@ def _summary(seen: Seen) -> dict[str, Any]:
         "incarnation": seen.incarnation,
         "state": seen.state,
         "world_size": len(seen.spec.placement),
+        "failure": _failure(seen.failure) if seen.failure is not None else None,
     }
-    if isinstance(seen, JobRecord):
-        failure = None
-        if seen.cause is not None:
-            failure = _failure(Failure(Problem(seen.cause), seen.detail or ""))
+    if isinstance(seen, FormerJob):
         counts = {"grants": 0, "topology_changes": 0, "device_steps": 0, "exposed_wait_ms": 0.0}
-        return {**common, **counts, "failure": failure, "started_at": None, "topology": {}}
+        return {**common, **counts, "started_at": None, "topology": {}}
     return {
         **common,
-        "failure": _failure(seen.failure) if seen.failure is not None else None,
         "started_at": rfc3339(seen.started_at),
         "topology": seen.topology,
         "grants": seen.grants,

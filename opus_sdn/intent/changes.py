@@ -155,6 +155,7 @@ class EventAppended:
     rail: str | None = None
     switch: str | None = None
     data: dict[str, object] = field(default_factory=dict)
+    at: float | None = None  # when it happened, if that was before the batch was made
 
 
 Change = (

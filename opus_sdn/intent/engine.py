@@ -7,12 +7,14 @@ answers ranks from `answer`, which never shows a grant whose batch is not stored
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opus_sdn.intent import failing, stepping
 from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted
 from opus_sdn.intent.errors import CoreError, Failure, Problem
+from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.fabric import CrossConnect, Fabric
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import (
@@ -22,6 +24,7 @@ from opus_sdn.intent.model import (
     CoreSettings,
     GroupSpec,
     GroupView,
+    Hint,
     JobSpec,
     RankAnswer,
     RankKey,
@@ -29,7 +32,14 @@ from opus_sdn.intent.model import (
     Stream,
 )
 from opus_sdn.intent.ranks import Layout
-from opus_sdn.intent.requests import check_group, check_group_count, check_job, check_news, check_rank
+from opus_sdn.intent.requests import (
+    check_group,
+    check_group_count,
+    check_job,
+    check_news,
+    check_rank,
+    difference,
+)
 from opus_sdn.intent.serving import note_complete, serve
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import COMMITTING
@@ -39,11 +49,10 @@ from opus_sdn.intent.topology_id import circuits_of
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What the shell has to do now: store `batch`, then start `steps`; wake `wake` at once."""
+    """What the shell has to do now: store `batch`, tell `committed`, then start `steps`."""
 
     batch: Batch | None
     steps: tuple[int, ...]
-    wake: tuple[RankKey, ...]
 
 
 class Engine:
@@ -57,6 +66,8 @@ class Engine:
         *,
         last_step: int = 0,
         incarnations: Mapping[str, int] | None = None,
+        generations: Mapping[str, int] | None = None,
+        nonces: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         if settings.lease_s <= settings.fence_s + settings.abort_s:
             raise ValueError(
@@ -67,17 +78,22 @@ class Engine:
             fabric=fabric,
             settings=settings,
             start=start,
-            switches={switch.name: SwitchState(switch) for switch in fabric.switches},
+            switches={
+                switch.name: SwitchState(switch, (generations or {}).get(switch.name, 0))
+                for switch in fabric.switches
+            },
             incarnations=dict(incarnations or {}),
             next_step=last_step + 1,
         )
+        for name, used in (nonces or {}).items():
+            self.state.past_nonces[name] = deque(used, settings.former_nonces_max)
 
     # --- inputs ---------------------------------------------------------------------------------------
 
     def observe(self, now: float, switch: str, matching: frozenset[CrossConnect]) -> None:
         """A switch was read outside of a step: at adoption, or on demand."""
         stepping.take_observation(self.state, self.state.switches[switch], matching)
-        for job in self.state.jobs.values():
+        for job in self.state.active.values():
             self.state.touch(job)
 
     def put_job(self, now: float, spec: JobSpec) -> tuple[int, bool]:
@@ -88,11 +104,19 @@ class Engine:
                 raise CoreError(
                     Problem.JOB_CONFLICT,
                     f"job {spec.name} with nonce {spec.nonce!r} was declared with another "
-                    f"{_difference(known.spec, spec)}; a changed job needs a fresh nonce",
+                    f"{difference(known.spec, spec)}; a changed job needs a fresh nonce",
                     job=spec.name,
-                    field=_difference(known.spec, spec),
+                    field=difference(known.spec, spec),
                 )
             return known.incarnation, False
+        if spec.nonce in self.state.past_nonces.get(spec.name, ()):
+            raise CoreError(
+                Problem.STALE_INCARNATION,
+                f"nonce {spec.nonce!r} is that of an earlier incarnation of job {spec.name}, which can do "
+                "nothing any more; every init of the ranks needs a fresh nonce",
+                job=spec.name,
+                field="nonce",
+            )
         if known is not None and known.occupies_ports() and known.spec.owner != spec.owner:
             raise CoreError(
                 Problem.JOB_CONFLICT,
@@ -112,7 +136,7 @@ class Engine:
         incarnation = self.state.incarnations.get(spec.name, 0) + 1
         self.state.incarnations[spec.name] = incarnation
         job = JobCore(self.state.fabric, self.state.settings, spec, incarnation, now)
-        self.state.jobs[spec.name] = job
+        self.state.admit(job)
         self.state.ledger.add(JobStarted(spec.name, incarnation, spec), durable=True)
         self.state.ledger.event("job.started", job, world_size=len(spec.placement), owner=spec.owner)
         stepping.seed_job(self.state, job, seed)
@@ -154,6 +178,8 @@ class Engine:
                 continue
             self._hear(now, core, item.rank)
             self._acknowledge(core, item)
+            if item.hints:
+                core.ranks[item.rank].hint = item.hints[-1]
             for release in item.releases:
                 stream = core.streams[release.stream]
                 failing.release(self.state, core, item.rank, stream, release.n + release.length)
@@ -219,16 +245,18 @@ class Engine:
         """Decide everything that can be decided now. Idle when nothing has changed since the last call."""
         state = self.state
         while state.dirty_jobs:
-            names, state.dirty_jobs = state.dirty_jobs, {}
-            for name in names:
-                job = state.jobs[name]
-                failure = serve(state, now, job) if job.running else None
-                if failure is not None:
-                    failing.fail_job(state, job, failure)
-        names, state.dirty_switches = state.dirty_switches, {}
-        steps = [stepping.plan_switch(state, state.switches[name]) for name in names]
-        planned = tuple(step for step in steps if step is not None)
-        return Effects(state.ledger.cut(now), planned, state.ledger.take_wake())
+            name = next(iter(state.dirty_jobs))
+            del state.dirty_jobs[name]
+            job = state.active.get(name)
+            failure = serve(state, now, job) if job is not None and job.running else None
+            if job is not None and failure is not None:
+                failing.fail_job(state, job, failure)
+        planned: list[int] = []
+        while state.dirty_switches:
+            name = next(iter(state.dirty_switches))
+            del state.dirty_switches[name]
+            planned += stepping.plan_switch(state, state.switches[name])
+        return Effects(state.ledger.cut(now), tuple(planned))
 
     def committed(self, batch: int) -> tuple[RankKey, ...]:
         """A batch is stored: its grants may be answered, its steps started. The ranks to wake."""
@@ -254,9 +282,11 @@ class Engine:
     def has_news_for(self, job: str, incarnation: int, rank: int, last_grant: int) -> bool:
         """Whether a poll of this rank should be answered now."""
         core = self.state.jobs.get(job)
-        if core is None or core.incarnation != incarnation or not core.running:
+        if core is None or core.incarnation != incarnation:
             return True
         committed = self.state.ledger.committed
+        if not core.running:
+            return core.settled_in <= committed
         return any(
             grant.no > last_grant and batch <= committed for grant, batch in core.ranks[rank].unacknowledged
         )
@@ -274,9 +304,9 @@ class Engine:
         )
         wanted = [(a.stream, a.n) for a in asked] if asked is not None else list(state.open)
         statuses = tuple(self._status(core, rank, stream, n) for stream, n in wanted) if core.running else ()
-        failure = core.failure
-        if failure is None and not core.running:
-            failure = Failure(Problem.ABORTED, f"job {job} has ended")
+        failure = None
+        if not core.running and core.settled_in <= committed:
+            failure = core.failure or Failure(Problem.ABORTED, f"job {job} has ended")
         return RankAnswer(rank, statuses, grants, failure)
 
     # --- helpers --------------------------------------------------------------------------------------
@@ -332,15 +362,18 @@ class Engine:
             return
         stream = job.stream(arrival.stream)
         standing = stream.standing(rank, arrival.n)
-        if standing is ArrivalState.OPEN:
-            stream.intents[arrival.n].arrived[rank].arrival = arrival
+        if standing is ArrivalState.OPEN:  # a repeat; all it may bring is that the host waits now
+            known = stream.intents[arrival.n].arrived[rank]
+            known.arrival = replace(known.arrival, blocking=arrival.blocking)
         if standing is not None:
             return
         if arrival.n != stream.next_n[rank]:
-            failing.fail_job(self.state, job, _diverged(stream.stream, stream.next_n, rank, arrival.n))
+            failing.fail_job(self.state, job, failing.diverged(stream.stream, stream.next_n, rank, arrival.n))
             return
         intent = stream.arrive(now, rank, arrival)
         job.ranks[rank].open[(arrival.stream, arrival.n)] = intent
+        if job.ranks[rank].hint == Hint(arrival.stream, arrival.n):
+            job.ranks[rank].hint = None
         job.open[(arrival.stream, arrival.n)] = intent
         gone = next((r for r in stream.participants if job.ranks[r].stopped), None)
         if gone is not None:
@@ -357,8 +390,9 @@ class Engine:
         if standing is ArrivalState.GRANTED and not self._is_answerable(job, rank, stream, n):
             return ArrivalStatus(stream, n, ArrivalState.OPEN, COMMITTING)
         intent = state.intents.get(n)
-        because = state.why_open(intent) if standing is ArrivalState.OPEN and intent is not None else None
-        return ArrivalStatus(stream, n, standing, because)
+        if standing is not ArrivalState.OPEN or intent is None:
+            return ArrivalStatus(stream, n, standing)
+        return ArrivalStatus(stream, n, standing, why_waiting(self.state, job, intent))
 
     def _is_answerable(self, job: JobCore, rank: int, stream: Stream, n: int) -> bool:
         """A grant counts for a rank only once its batch is stored; acknowledged ones are."""
@@ -367,21 +401,3 @@ class Engine:
             grant.stream == stream and grant.n == n and batch > committed
             for grant, batch in job.ranks[rank].unacknowledged
         )
-
-
-def _difference(known: JobSpec, new: JobSpec) -> str:
-    """The first field in which two declarations of a job differ."""
-    return next(name for name in JobSpec.__dataclass_fields__ if getattr(known, name) != getattr(new, name))
-
-
-def _diverged(stream: Stream, next_n: Mapping[int, int], rank: int, n: int) -> Failure:
-    """Members of one stream disagree on what comes next; everybody learns who said what."""
-    said = {r: m for r, m in next_n.items() if r != rank}
-    others = ", ".join(f"rank {r} is at {m}" for r, m in list(said.items())[:16])
-    return Failure(
-        Problem.DIVERGED,
-        f"rank {rank} arrives at operation {n} of {stream}, but its next one is {next_n[rank]} ({others}); "
-        "the members have issued different numbers of operations",
-        rank,
-        {"connection": stream.connection, "n": n, "expected": next_n[rank]},
-    )

@@ -7,10 +7,13 @@ time after which a shim aborts its own unfinished device work.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from opus_sdn.intent.changes import IntentState, JobSettled, JobState
 from opus_sdn.intent.errors import Failure, Problem
+from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.job import JobCore, Suspicion
-from opus_sdn.intent.model import RankKey
+from opus_sdn.intent.model import RankKey, Stream
 from opus_sdn.intent.serving import intent_data, record_move
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import HeldRun, Intent, StreamState
@@ -27,6 +30,7 @@ def fail_job(state: CoreState, job: JobCore, failure: Failure) -> None:
     job.settle(JobState.FAILED, failure)
     _record_end(state, job, JobState.FAILED, failure)
     wake_all(state, job)
+    state.review(job)
 
 
 def end_job(state: CoreState, job: JobCore) -> None:
@@ -38,6 +42,7 @@ def end_job(state: CoreState, job: JobCore) -> None:
         job.settle(JobState.ENDED, None)
         _record_end(state, job, JobState.ENDED, None)
     wake_all(state, job)
+    state.review(job)
 
 
 def _give_up_intents(state: CoreState, job: JobCore) -> None:
@@ -50,15 +55,16 @@ def _give_up_intents(state: CoreState, job: JobCore) -> None:
 
 def _record_end(state: CoreState, job: JobCore, to: JobState, failure: Failure | None) -> None:
     cause, detail = (failure.problem.value, failure.detail) if failure else (None, None)
+    job.settled_in = job.settled_in or state.ledger.open_batch
     state.ledger.add(JobSettled(job.spec.name, job.incarnation, to, cause, detail), durable=True)
     data = {"rank": failure.rank} if failure and failure.rank is not None else {}
     state.ledger.event(f"job.{to.value}", job, cause=cause, detail=detail, **data)
 
 
 def wake_all(state: CoreState, job: JobCore) -> None:
-    """Every waiting poll of the job has something to hear."""
+    """Every waiting poll of the job has something to hear, once it is stored."""
     for rank in range(len(job.ranks)):
-        state.ledger.wake[RankKey(job.spec.name, job.incarnation, rank)] = None
+        state.ledger.wake_on_commit(RankKey(job.spec.name, job.incarnation, rank))
 
 
 def release(state: CoreState, job: JobCore, rank: int, stream: StreamState, through: int) -> None:
@@ -73,11 +79,11 @@ def _let_go(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun, r
         return
     del stream.held[run.n]
     state.unhold(stream.connection.circuits)
-    data: dict[str, object] = {"connection": stream.connection.id, "n": run.n}
-    if stream.stream.source is not None:
-        data |= {"source": stream.stream.source, "destination": stream.stream.destination}
-    state.ledger.event("intent.released", job, **data)
+    job.held_runs -= 1
+    run.intent.move(IntentState.RELEASED)
+    record_move(state, job, run.intent, "intent.released")
     state.touch(job)
+    state.review(job)
 
 
 def stop_rank(state: CoreState, job: JobCore, rank: int) -> None:
@@ -107,6 +113,19 @@ def lost(rank: int, how: str) -> Failure:
     return Failure(Problem.RANK_LOST, f"rank {rank} {how}", rank)
 
 
+def diverged(stream: Stream, next_n: Mapping[int, int], rank: int, n: int) -> Failure:
+    """Members of one stream disagree on what comes next; everybody learns who said what."""
+    said = {r: m for r, m in next_n.items() if r != rank}
+    others = ", ".join(f"rank {r} is at {m}" for r, m in list(said.items())[:16])
+    return Failure(
+        Problem.DIVERGED,
+        f"rank {rank} arrives at operation {n} of {stream}, but its next one is {next_n[rank]} ({others}); "
+        "the members have issued different numbers of operations",
+        rank,
+        {"connection": stream.connection, "n": n, "expected": next_n[rank]},
+    )
+
+
 def suspect(state: CoreState, now: float, job: JobCore, failure: Failure) -> None:
     """An operation failed on a rank's device. Wait a little for the rank that died to be named."""
     if job.running and job.suspicion is None:
@@ -119,7 +138,7 @@ def check_suspicion(state: CoreState, now: float, job: JobCore) -> None:
     suspicion = job.suspicion
     if suspicion is None:
         return
-    silent = job.silent_since(suspicion.first_at)
+    silent = job.silent_since(suspicion.first_at + state.settings.fault_margin_s)
     if not silent:
         fail_job(state, job, suspicion.failure)
     elif now >= suspicion.decide_at:
@@ -133,13 +152,13 @@ def check_suspicion(state: CoreState, now: float, job: JobCore) -> None:
 
 def tick(state: CoreState, now: float) -> None:
     """Everything that only time decides: suspicions, leases, deadlines."""
-    for job in list(state.jobs.values()):
+    for job in list(state.active.values()):
         check_suspicion(state, now, job)
         _check_leases(state, now, job)
         if job.running and job.open:
             intent = next(iter(job.open.values()))
             if now >= intent.first_at + job.spec.deadline_s:
-                fail_job(state, job, _late(job, intent))
+                fail_job(state, job, _late(state, job, intent))
 
 
 def _check_leases(state: CoreState, now: float, job: JobCore) -> None:
@@ -155,9 +174,9 @@ def _check_leases(state: CoreState, now: float, job: JobCore) -> None:
     job.lease_check_at = now + lease_s / 4
 
 
-def _late(job: JobCore, intent: Intent) -> Failure:
+def _late(state: CoreState, job: JobCore, intent: Intent) -> Failure:
     """The deadline's failure: it says who or what is missing, and who waits for each other in a circle."""
-    because = job.streams[intent.stream].why_open(intent)
+    because = why_waiting(state, job, intent)
     cycle = wait_for_cycle(job)
     detail = (
         f"operation {intent.n} of {intent.stream} was not granted within {job.spec.deadline_s:g} s of its "
@@ -173,11 +192,10 @@ def _late(job: JobCore, intent: Intent) -> Failure:
 def next_deadline(state: CoreState) -> float | None:
     """When `tick` next has something to decide; None when nothing is due at any time."""
     moments: list[float] = []
-    for job in state.jobs.values():
+    for job in state.active.values():
         if job.suspicion is not None:
             moments.append(job.suspicion.decide_at)
-        if job.occupies_ports():
-            moments.append(job.lease_check_at)
+        moments.append(job.lease_check_at)
         if job.running and job.open:
             moments.append(next(iter(job.open.values())).first_at + job.spec.deadline_s)
     return min(moments, default=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
-from opus_sdn.intent.fabric import Circuit, Fabric, Terminal
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Fabric, Terminal
 from opus_sdn.intent.lifecycle import advance_job
 from opus_sdn.intent.model import (
     Connection,
@@ -17,6 +17,7 @@ from opus_sdn.intent.model import (
     Grant,
     GroupSpec,
     GroupView,
+    Hint,
     JobSpec,
     Pattern,
     Stream,
@@ -34,6 +35,7 @@ class RankState:
     issued: int = 0  # grant numbers handed out so far
     unacknowledged: deque[tuple[Grant, int]] = field(default_factory=deque)  # with the batch that stores it
     open: dict[tuple[Stream, int], Intent] = field(default_factory=dict)
+    hint: Hint | None = None  # the newest; dies with its arrival. Kept, and moves nothing yet
     left: bool = False
     stopped: bool = False  # known to have stopped: left, vouched dead, or silent past its lease
     grants: int = 0
@@ -52,9 +54,10 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Circuits installed at admission for the initial topology id; given up when a real intent completes."""
+    """The initial topology: circuits to install and leftovers to take down; yields to every real intent."""
 
     circuits: tuple[Circuit, ...]
+    leftovers: tuple[tuple[str, CrossConnect], ...] = ()  # with their switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class JobCore:
         self.grants = 0
         self.topology_changes = 0
         self.device_steps = 0
+        self.held_runs = 0
+        self.settled_in = 0  # batch that stores its end: only then are ranks told
         self.exposed_wait_s = 0.0
         self.lease_check_at = now + settings.lease_s
         self.terminals: frozenset[Terminal] = frozenset(
@@ -116,7 +121,7 @@ class JobCore:
 
     def occupies_ports(self) -> bool:
         """Running, or failed while ranks that may still transmit hold locks."""
-        return self.running or (self.state is JobState.FAILED and any(s.held for s in self.streams.values()))
+        return self.running or (self.state is JobState.FAILED and self.held_runs > 0)
 
     def settle(self, state: JobState, failure: Failure | None) -> None:
         """End the incarnation; open intents are gone, held runs stay until their ranks have stopped."""

@@ -131,6 +131,14 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Hint:
+    """Rank R expects to need operation n of the stream next. Hints move circuits, grants lock them."""
+
+    stream: Stream
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankNews:
     """All that one rank has to say in one request. `leave` = this rank is done and holds nothing."""
 
@@ -139,6 +147,7 @@ class RankNews:
     arrivals: tuple[Arrival, ...] = ()
     releases: tuple[Release, ...] = ()
     leave: bool = False
+    hints: tuple[Hint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,11 @@ class CoreSettings:
     fence_s: float = 15.0
     abort_s: float = 5.0
     fault_grace_s: float = 12.0  # how long a failed operation waits for a dead rank to be named
+    fault_margin_s: float = (
+        1.0  # a sign of life counts this long after: earlier ones may have been on their way
+    )
+    former_nonces_max: int = 64  # per job name: declarations whose late copies are known as such
+    settled_jobs_max: int = 64  # ended and failed jobs that are remembered, newest first
     open_arrivals_max: int = 4096  # per rank; a rank with more outstanding operations is out of control
     connections_max: int = 65536  # per job
     groups_max: int = 65536  # per job

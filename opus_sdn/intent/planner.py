@@ -28,10 +28,11 @@ class SwitchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """One intent's circuits on this switch. `reserves`: what it holds against later wants while it waits."""
+    """One intent's circuits on this switch; `clear`: pairs to take down as well, as far as nobody minds."""
 
     key: str
     circuits: tuple[Circuit, ...]
+    clear: tuple[CrossConnect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,10 @@ def plan(facts: SwitchFacts, wants: Sequence[Want]) -> Plan:
                     blocked.append(Blocked(want.key, circuit.id, because))
             for terminal in circuit.terminals:
                 reserved.setdefault(terminal, (circuit.id, want.key))
+        for pair in want.clear:
+            if pair not in remove and _may_go(facts, pair, reserved):
+                remove[pair] = None
+                causes[want.key] = None
     return Plan(facts.switch.name, facts.generation, tuple(remove), tuple(add), tuple(causes), tuple(blocked))
 
 
@@ -96,6 +101,16 @@ def victims_of(facts: SwitchFacts, circuit: Circuit) -> tuple[CrossConnect, ...]
             continue
         victims[pair] = None
     return tuple(victims)
+
+
+def _may_go(facts: SwitchFacts, pair: CrossConnect, reserved: Mapping[Terminal, tuple[str, str]]) -> bool:
+    """Whether a pair is there and ours, idle and still, and nobody has reserved its terminals."""
+    terminals = facts.switch.terminals_of(pair)
+    return (
+        facts.holder.get(terminals[0]) == pair
+        and all(position in facts.owned for position in pair)
+        and not any(t in facts.moving or t in facts.live or t in reserved for t in terminals)
+    )
 
 
 def _absent(facts: SwitchFacts, circuit: Circuit) -> list[CrossConnect]:

@@ -21,6 +21,16 @@ EXPERT_NAMES = frozenset({"ep", "expert"})
 def check_dimensions(spec: JobSpec) -> None:
     """Declared dimensions must multiply to the world size; no dimensions means nothing is known."""
     world = len(spec.placement)
+    names = [dimension.name for dimension in spec.dimensions]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    pipelines = [name for name in names if name in PIPELINE_NAMES]
+    if twice is not None or len(pipelines) > 1:
+        wrong = f"{twice!r} twice" if twice is not None else f"two pipelines, {' and '.join(pipelines)}"
+        raise CoreError(
+            Problem.INVALID_REQUEST,
+            f"dimensions name {wrong}; each dimension is named once, the pipeline among them",
+            field="dimensions",
+        )
     if spec.dimensions and prod(d.size for d in spec.dimensions) != world:
         product = " x ".join(f"{d.name}={d.size}" for d in spec.dimensions)
         raise CoreError(

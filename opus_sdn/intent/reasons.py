@@ -20,6 +20,7 @@ class Reason(StrEnum):
     MOVING = "moving"  # a device step on these ports is in flight
     SWITCHING = "switching"  # planned; the device is about to be told
     COMMITTING = "committing"  # decided; the record is being written
+    PLAN_REFUSED = "plan-refused"  # its plan would break an invariant: a bug, reported as an event
     SWITCH_FAILED = "switch-failed"  # the device refused or did not answer; retried later
 
 

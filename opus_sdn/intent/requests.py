@@ -209,3 +209,8 @@ def _check_releases(job: JobCore, item: RankNews) -> None:
                 granted=granted,
             )
         through[release.stream] = max(done, end)
+
+
+def difference(known: JobSpec, new: JobSpec) -> str:
+    """The first field in which two declarations of a job differ."""
+    return next(name for name in JobSpec.__dataclass_fields__ if getattr(known, name) != getattr(new, name))

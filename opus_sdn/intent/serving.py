@@ -83,6 +83,7 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
     del job.complete[key]
     del job.open[key]
     state.hold(intent.connection.circuits)
+    job.held_runs += 1
     own(state, job, intent.connection.circuits, job.digit(intent.connection))
     exposed_s = now - intent.complete_at
     job.grants += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from opus_sdn.intent.fabric import Circuit, Fabric, Terminal
 from opus_sdn.intent.job import JobCore, rails_of
 from opus_sdn.intent.model import CoreSettings, RankKey, Stream
 from opus_sdn.intent.streams import HeldRun, Intent
-from opus_sdn.intent.switches import SwitchState
+from opus_sdn.intent.switches import Step, SwitchState
 from opus_sdn.intent.topology_id import topology_id
 
 
@@ -20,7 +21,6 @@ class Ledger:
     def __init__(self) -> None:
         self.open_batch = 1
         self.committed = 0
-        self.wake: dict[RankKey, None] = {}
         self._wake_on_commit: dict[int, dict[RankKey, None]] = {}
         self._changes: list[Change] = []
         self._lazy: list[Change] = []
@@ -67,11 +67,6 @@ class Ledger:
         self._changes, self._lazy, self._releases, self._durable = [], [], {}, False
         return batch
 
-    def take_wake(self) -> tuple[RankKey, ...]:
-        """Ranks to wake without waiting for a commit."""
-        woken, self.wake = tuple(self.wake), {}
-        return woken
-
 
 def make_event(
     kind: str, job: JobCore | None, rail: object, switch: object, data: Mapping[str, object]
@@ -87,6 +82,12 @@ def make_event(
     )
 
 
+def step_event(kind: str, step: Step, at: float | None = None, **data: object) -> EventAppended:
+    """One event line of a device step, under its job when it is for one job only."""
+    name, incarnation = step.job or (None, None)
+    return EventAppended(kind, name, incarnation, None, step.switch, {"step": step.id, **data}, at)
+
+
 @dataclass(slots=True)
 class CoreState:
     """Jobs (newest incarnation of each name), switches, live terminals and what is to be looked at next."""
@@ -97,7 +98,9 @@ class CoreState:
     switches: dict[str, SwitchState]
     incarnations: dict[str, int]
     next_step: int
-    jobs: dict[str, JobCore] = field(default_factory=dict)
+    jobs: dict[str, JobCore] = field(default_factory=dict)  # the newest incarnation of each name
+    active: dict[str, JobCore] = field(default_factory=dict)  # of these, whose ports are in use
+    past_nonces: dict[str, deque[str]] = field(default_factory=dict)
     live: dict[Terminal, int] = field(default_factory=dict)  # terminal -> held runs that need it
     ledger: Ledger = field(default_factory=Ledger)
     dirty_jobs: dict[str, None] = field(default_factory=dict)
@@ -120,6 +123,24 @@ class CoreState:
                 self.live[terminal] -= 1
                 if not self.live[terminal]:
                     del self.live[terminal]
+
+    def admit(self, job: JobCore) -> None:
+        """A new incarnation takes the place of an older one of its name."""
+        name = job.spec.name
+        self.jobs.pop(name, None)
+        self.jobs[name] = self.active[name] = job
+        nonces = self.past_nonces.setdefault(name, deque(maxlen=self.settings.former_nonces_max))
+        nonces.append(job.spec.nonce)
+
+    def review(self, job: JobCore) -> None:
+        """A job that needs its ports no more is only remembered, and the oldest of many are forgotten."""
+        name = job.spec.name
+        if job.occupies_ports() or self.active.pop(name, None) is None:
+            return
+        self.jobs[name] = self.jobs.pop(name)  # the newest of the settled ones
+        settled = [known for known in self.jobs if known not in self.active]
+        for known in settled[: -self.settings.settled_jobs_max]:
+            del self.jobs[known]
 
     def touch(self, job: JobCore) -> None:
         """Look at this job in the next pump, and at the switches its waiting intents need."""

@@ -16,30 +16,64 @@ from opus_sdn.intent.changes import (
     StepPlanned,
     StepState,
 )
-from opus_sdn.intent.checker import check_step
+from opus_sdn.intent.checker import Violation, check_step
 from opus_sdn.intent.fabric import Circuit, CrossConnect, Terminal
 from opus_sdn.intent.job import JobCore, Seed
 from opus_sdn.intent.order import in_order
 from opus_sdn.intent.planner import Plan, SwitchFacts, Want, plan
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.serving import record_move
-from opus_sdn.intent.state import CoreState, make_event
+from opus_sdn.intent.state import CoreState, step_event
 from opus_sdn.intent.streams import Intent
 from opus_sdn.intent.switches import Step, SwitchState
 
 SEED = "initial-topology"
 
+Causes = dict[str, tuple[JobCore, Intent | Seed]]
 
-def plan_switch(state: CoreState, switch: SwitchState) -> int | None:
-    """Plan one step for everything that waits on this switch; its id, or None when nothing can move."""
+
+def plan_switch(state: CoreState, switch: SwitchState) -> list[int]:
+    """Plan one step for everything that waits on this switch; its id, or nothing when nothing can move.
+
+    Should the checker object, each job is planned for itself, so that one job's fault does not stop others.
+    """
     wants, causes = _wants_on(state, switch.switch.name)
-    facts = facts_of(state, switch)
-    made = plan(facts, wants)
+    made = plan(facts_of(state, switch), wants)
     _explain(made, causes)
-    if not made.add:
-        return None
-    owner = _job_of(causes, made.causes)
-    violations = check_step(
+    if not made.causes:
+        return []
+    if not _violations(state, switch, made, causes):
+        return [_take(state, switch, made, causes)]
+    return [
+        step
+        for job in _jobs_of(causes, made.causes)
+        if (step := _plan_for_one(state, switch, job, wants, causes)) is not None
+    ]
+
+
+def _plan_for_one(
+    state: CoreState, switch: SwitchState, job: JobCore, wants: Iterable[Want], causes: Causes
+) -> int | None:
+    made = plan(facts_of(state, switch), [want for want in wants if causes[want.key][0] is job])
+    violations = _violations(state, switch, made, causes)
+    if not violations:
+        return _take(state, switch, made, causes)
+    found = [f"{violation.invariant}: {violation.detail}" for violation in violations]
+    state.ledger.event("plan.refused", job, switch=switch.switch.name, violations=found)
+    for key in made.causes:
+        cause = causes[key][1]
+        if isinstance(cause, Intent):
+            cause.because = Because(
+                Reason.PLAN_REFUSED, f"its plan would break {found[0]}", {"violations": found}
+            )
+        else:
+            job.seed = None
+    return None
+
+
+def _violations(state: CoreState, switch: SwitchState, made: Plan, causes: Causes) -> tuple[Violation, ...]:
+    owner = _jobs_of(causes, made.causes)
+    return check_step(
         switch.switch,
         switch.matching,
         made.remove,
@@ -49,10 +83,11 @@ def plan_switch(state: CoreState, switch: SwitchState) -> int | None:
         state.fabric.positions(made.switch),
         lambda terminal: any(terminal in job.terminals for job in owner),
     )
-    if violations:
-        found = [f"{violation.invariant}: {violation.detail}" for violation in violations]
-        state.ledger.event("plan.refused", switch=switch.switch.name, violations=found)
-        return None
+
+
+def _take(state: CoreState, switch: SwitchState, made: Plan, causes: Causes) -> int:
+    """Make a step of a plan that has been checked."""
+    owner = _jobs_of(causes, made.causes)
     step = Step(
         state.next_step,
         made.switch,
@@ -61,6 +96,7 @@ def plan_switch(state: CoreState, switch: SwitchState) -> int | None:
         made.add,
         made.causes,
         disturbed_by(state, made.switch, made.remove),
+        (owner[0].spec.name, owner[0].incarnation) if len(owner) == 1 else None,
     )
     state.next_step += 1
     switch.plan_step(step)
@@ -69,13 +105,21 @@ def plan_switch(state: CoreState, switch: SwitchState) -> int | None:
         job, intent = causes[key]
         own_missing(state, job, intent)
         if isinstance(intent, Intent):
-            intent.because = Because(
-                Reason.SWITCHING, f"step {step.id} makes its circuits", {"step": step.id}
-            )
+            intent.because = _switching(intent.because, step)
             if intent.state is IntentState.COMPLETE:
                 intent.move(IntentState.INSTALLING)
                 record_move(state, job, intent, "intent.installing", because=intent.because)
     return step.id
+
+
+def _switching(before: Because | None, step: Step) -> Because:
+    """The reason while a step is on its way; what the switch said to the one before is not forgotten."""
+    if before is None or before.reason is not Reason.SWITCH_FAILED:
+        return Because(Reason.SWITCHING, f"step {step.id} makes its circuits", {"step": step.id})
+    said = str(before.data["said"])
+    return Because(
+        Reason.SWITCH_FAILED, f"{said}; tried again as step {step.id}", {"step": step.id, "said": said}
+    )
 
 
 def facts_of(state: CoreState, switch: SwitchState) -> SwitchFacts:
@@ -84,43 +128,45 @@ def facts_of(state: CoreState, switch: SwitchState) -> SwitchFacts:
     return SwitchFacts(switch.switch, switch.generation, switch.holder, switch.busy, state.live, owned)
 
 
-def _wants_on(state: CoreState, switch: str) -> tuple[list[Want], dict[str, tuple[JobCore, Intent | Seed]]]:
+def _wants_on(state: CoreState, switch: str) -> tuple[list[Want], Causes]:
     """Wants in their jobs' serving order, seeds last. Jobs have disjoint ports: their order is free."""
     wants: list[Want] = []
     seeds: list[Want] = []
-    causes: dict[str, tuple[JobCore, Intent | Seed]] = {}
-    for job in state.jobs.values():
+    causes: Causes = {}
+    for job in state.active.values():
         for intent in job.waiting:
             _add_want(wants, causes, switch, job, intent.key, intent, intent.connection.circuits)
         if job.seed is not None:
-            _add_want(seeds, causes, switch, job, SEED, job.seed, job.seed.circuits)
+            clear = tuple(pair for at, pair in job.seed.leftovers if at == switch)
+            _add_want(seeds, causes, switch, job, SEED, job.seed, job.seed.circuits, clear)
     return wants + seeds, causes
 
 
 def _add_want(
     wants: list[Want],
-    causes: dict[str, tuple[JobCore, Intent | Seed]],
+    causes: Causes,
     switch: str,
     job: JobCore,
     name: str,
     cause: Intent | Seed,
     circuits: Iterable[Circuit],
+    clear: tuple[CrossConnect, ...] = (),
 ) -> None:
     mine = tuple(circuit for circuit in circuits if circuit.switch == switch)
-    if mine:
+    if mine or clear:
         key = f"{job.spec.name}/{job.incarnation}/{name}"
-        wants.append(Want(key, mine))
+        wants.append(Want(key, mine, clear))
         causes[key] = (job, cause)
 
 
-def _explain(made: Plan, causes: dict[str, tuple[JobCore, Intent | Seed]]) -> None:
+def _explain(made: Plan, causes: Causes) -> None:
     for blocked in made.blocked:
         cause = causes[blocked.key][1]
         if isinstance(cause, Intent):
             cause.because = blocked.because
 
 
-def _job_of(causes: dict[str, tuple[JobCore, Intent | Seed]], keys: Iterable[str]) -> list[JobCore]:
+def _jobs_of(causes: Causes, keys: Iterable[str]) -> list[JobCore]:
     jobs = {id(causes[key][0]): causes[key][0] for key in keys}
     return list(jobs.values())
 
@@ -150,14 +196,15 @@ def _record_plan(state: CoreState, step: Step) -> None:
         ),
         durable=True,
     )
-    state.ledger.event(
-        "step.planned",
-        switch=step.switch,
-        step=step.id,
-        remove=[list(pair) for pair in step.remove],
-        add=[list(pair) for pair in step.add],
-        causes=list(step.causes),
-        disturbed=list(step.disturbed),
+    state.ledger.add(
+        step_event(
+            "step.planned",
+            step,
+            remove=[list(pair) for pair in step.remove],
+            add=[list(pair) for pair in step.add],
+            causes=list(step.causes),
+            disturbed=list(step.disturbed),
+        )
     )
 
 
@@ -172,12 +219,11 @@ def start_step(state: CoreState, now: float, step_id: int) -> Step | None:
         if objection is None:
             switch.start(step)
             state.ledger.later(StepMoved(step.id, step.switch, StepState.STARTED))
-            state.ledger.later(make_event("step.started", None, None, step.switch, {"step": step.id}))
+            state.ledger.later(step_event("step.started", step, now))
             needing: dict[str, JobCore] = {}
             for job, cause in _causes_of(state, step):
-                if isinstance(cause, Seed):  # moves circuits at most once on each switch
-                    elsewhere = tuple(c for c in cause.circuits if c.switch != step.switch)
-                    job.seed = Seed(elsewhere) if elsewhere else None
+                if isinstance(cause, Seed):
+                    job.seed = _without(cause, step)
                 else:
                     needing[job.spec.name] = job
             for job in needing.values():
@@ -185,6 +231,17 @@ def start_step(state: CoreState, now: float, step_id: int) -> Step | None:
             return step
         _finish(state, switch, step, StepState.DROPPED, objection)
     return None
+
+
+def _without(seed: Seed, step: Step) -> Seed | None:
+    """What a seed still wants after a step: each of its circuits and leftovers is moved once."""
+    circuits = tuple(
+        c for c in seed.circuits if c.switch != step.switch or not set(c.cross_connects) & set(step.add)
+    )
+    leftovers = tuple(
+        (at, pair) for at, pair in seed.leftovers if at != step.switch or pair not in step.remove
+    )
+    return Seed(circuits, leftovers) if circuits or leftovers else None
 
 
 def why_not_start(state: CoreState, now: float, switch: SwitchState, step: Step) -> str | None:
@@ -212,7 +269,7 @@ def _protected(
     state: CoreState, now: float, switch: SwitchState, step: Step, causes: list[tuple[JobCore, Intent | Seed]]
 ) -> str | None:
     """Whether a removed pair is up for a complete intent ordered before every cause of its removal."""
-    for job in state.jobs.values():
+    for job in state.active.values():
         ordered = in_order(job.complete.values(), now, state.settings, state.is_up)
         position = {id(intent): at for at, intent in enumerate(ordered)}
         for pair in step.remove:
@@ -242,7 +299,7 @@ def _needs(cause: Intent | Seed, terminals: set[Terminal]) -> bool:
 def _causes_of(state: CoreState, step: Step) -> list[tuple[JobCore, Intent | Seed]]:
     """The step's causes that still wait."""
     found: list[tuple[JobCore, Intent | Seed]] = []
-    for job in state.jobs.values():
+    for job in state.active.values():
         prefix = f"{job.spec.name}/{job.incarnation}/"
         waiting = {prefix + intent.key: intent for intent in job.complete.values()}
         for key in step.causes:
@@ -283,7 +340,7 @@ def _finish(
     causes = _causes_of(state, step)
     switch.finish(step, outcome)
     state.ledger.add(StepMoved(step.id, step.switch, outcome, detail))
-    state.ledger.event(f"step.{outcome.value}", switch=step.switch, step=step.id, detail=detail)
+    state.ledger.add(step_event(f"step.{outcome.value}", step, detail=detail))
     if matching is not None:
         take_observation(state, switch, matching)
     if outcome is not StepState.DONE:
@@ -291,11 +348,10 @@ def _finish(
         for job, intent in causes:
             if isinstance(intent, Intent) and intent.state is IntentState.INSTALLING:
                 intent.move(IntentState.COMPLETE)
-                intent.because = Because(
-                    reason, f"step {step.id} {outcome.value}: {detail}", {"step": step.id}
-                )
+                said = f"step {step.id} {outcome.value}: {detail}"
+                intent.because = Because(reason, said, {"step": step.id, "said": said})
                 record_move(state, job, intent, "intent.complete", because=intent.because)
-    for job in state.jobs.values():
+    for job in state.active.values():
         if job.waiting or job.seed is not None:
             state.touch(job)
     state.dirty_switches[step.switch] = None
@@ -307,7 +363,7 @@ def take_observation(state: CoreState, switch: SwitchState, matching: Iterable[C
         return
     name = switch.switch.name
     state.ledger.add(CircuitsObserved(name, switch.generation, tuple(sorted(switch.matching))))
-    for job in state.jobs.values():
+    for job in state.active.values():
         rails = [rail.name for rail in state.fabric.rails if rail.switch == name and rail.name in job.rails]
         if rails and job.occupies_ports():
             state.refresh_topology(job, rails)
@@ -317,7 +373,24 @@ def seed_job(state: CoreState, job: JobCore, circuits: dict[Circuit, int]) -> No
     """Want the initial topology; it yields to every complete intent and is tried once."""
     job.owners.update({circuit.id: digit for circuit, digit in circuits.items()})
     missing = tuple(circuit for circuit in circuits if not state.is_up(circuit))
-    if missing:
-        job.seed = Seed(missing)
-        for circuit in missing:
-            state.dirty_switches[circuit.switch] = None
+    leftovers = _leftovers(state, job, circuits) if circuits else ()
+    if missing or leftovers:
+        job.seed = Seed(missing, leftovers)
+        for switch in (*(circuit.switch for circuit in missing), *(at for at, _ in leftovers)):
+            state.dirty_switches[switch] = None
+
+
+def _leftovers(
+    state: CoreState, job: JobCore, wanted: Iterable[Circuit]
+) -> tuple[tuple[str, CrossConnect], ...]:
+    """Cross-connects between two of the job's own ports that the topology asked for does not have."""
+    kept = {(circuit.switch, pair) for circuit in wanted for pair in circuit.cross_connects}
+    found: dict[tuple[str, CrossConnect], None] = {}
+    for terminal in sorted(job.terminals):
+        switch = state.switches[terminal.switch]
+        pair = switch.holder.get(terminal)
+        if pair is None or (terminal.switch, pair) in kept:
+            continue
+        if all(end in job.terminals for end in switch.switch.terminals_of(pair)):
+            found[terminal.switch, pair] = None
+    return tuple(found)

@@ -57,6 +57,7 @@ class HeldRun:
     length: int
     holders: dict[int, int]  # rank -> grant number
     granted_at: float
+    intent: Intent
 
 
 class StreamState:
@@ -107,7 +108,7 @@ class StreamState:
 
     def grant(self, now: float, intent: Intent, numbers: dict[int, int]) -> HeldRun:
         """Raise the mark and hold the run for all participants; `numbers` are their grant numbers."""
-        run = HeldRun(intent.n, 1, numbers, now)
+        run = HeldRun(intent.n, 1, numbers, now, intent)
         self.granted = intent.n + run.length
         self.held[run.n] = run
         del self.intents[intent.n]
@@ -130,14 +131,14 @@ class StreamState:
             return Because(Reason.EARLIER_OPERATION, detail, {"n": self.granted})
         if intent.state is IntentState.DECLARED:
             missing = self.missing(intent.n)
-            detail = f"ranks {_short(missing)} have not arrived at operation {intent.n} of {self.stream}"
+            detail = f"ranks {short(missing)} have not arrived at operation {intent.n} of {self.stream}"
             return Because(Reason.MEMBERS_MISSING, detail, {"ranks": missing})
         if intent.because is None:
             return COMMITTING
         return intent.because
 
 
-def _short(ranks: list[int], most: int = 16) -> str:
+def short(ranks: list[int], most: int = 16) -> str:
     """A rank list for people: long ones are cut."""
     shown = ", ".join(str(rank) for rank in ranks[:most])
     return shown if len(ranks) <= most else f"{shown} and {len(ranks) - most} more"

@@ -21,6 +21,7 @@ class Step:
     add: tuple[CrossConnect, ...]
     causes: tuple[str, ...]
     disturbed: tuple[str, ...]
+    job: tuple[str, int] | None  # name and incarnation, when it is for one job only
 
 
 @dataclass(slots=True)
@@ -34,11 +35,12 @@ class StepProgress:
 class SwitchState:
     """Mutable state of one switch; the engine owns it."""
 
-    __slots__ = ("busy", "generation", "holder", "matching", "moving", "progress", "switch")
+    __slots__ = ("_observed", "busy", "generation", "holder", "matching", "moving", "progress", "switch")
 
-    def __init__(self, switch: Switch) -> None:
+    def __init__(self, switch: Switch, generation: int = 0) -> None:
         self.switch = switch
-        self.generation = 0
+        self.generation = generation
+        self._observed = False
         self.matching: set[CrossConnect] = set()
         self.holder: dict[Terminal, CrossConnect] = {}
         self.moving: dict[Terminal, int] = {}  # terminal -> step that is on the device
@@ -53,8 +55,9 @@ class SwitchState:
         new = {p for p in matching if not self._is_moving(p)} | {
             p for p in self.matching if self._is_moving(p)
         }
-        if new == self.matching and self.generation:
+        if new == self.matching and self._observed:
             return False
+        self._observed = True
         self.matching = new
         self.holder = {t: p for p in new for t in self.switch.terminals_of(p)}
         self.generation += 1

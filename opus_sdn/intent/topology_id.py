@@ -102,6 +102,13 @@ def _pipeline_circuits(
         links = list(zip(line, line[1:] + line[:1], strict=True))
         for first, second in links[:1] if len(line) == 2 else links:
             a, b = spec.placement[first], spec.placement[second]
+            if first == second and fabric.ports_per_gpu == 1:
+                raise CoreError(
+                    Problem.INVALID_REQUEST,
+                    f"initial_topology {wanted!r}: with one pipeline stage, 0 joins a GPU's right port to "
+                    "its own left one, which takes two ports per GPU; this fabric has one",
+                    field="initial_topology",
+                )
             both = wanted[layout.stage_of[first]] == wanted[layout.stage_of[second]] == "0"
             if both and (a.host != b.host or first == second or spec.force_scale_out):
                 circuits += link(fabric, a, RIGHT, b, LEFT)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from opus_sdn.intent.changes import IntentState, JobState, StepState
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Failure, Problem
+from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.fabric import Circuit, CrossConnect
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import Connection, GroupView, JobSpec
@@ -373,7 +374,7 @@ def intents_view(engine: Engine, name: str | None = None) -> tuple[IntentView, .
             intent.overtaken,
             tuple(sorted(intent.arrived)),
             tuple(job.streams[intent.stream].missing(intent.n)),
-            job.streams[intent.stream].why_open(intent),
+            why_waiting(engine.state, job, intent),
         )
         for job in jobs
         for intent in job.open.values()

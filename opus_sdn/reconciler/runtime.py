@@ -15,15 +15,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from opus_sdn.drivers.base import Driver
-from opus_sdn.intent.changes import Batch, StepPlanned
+from opus_sdn.intent.changes import Batch, Change, StepPlanned
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.reconciler.clock import Clock
 from opus_sdn.reconciler.feed import EventFeed
+from opus_sdn.reconciler.phase import SENTENCES, Phase
 from opus_sdn.reconciler.runs import RunFiles
 from opus_sdn.reconciler.waiters import Waiters
 from opus_sdn.reconciler.worker import SwitchWorker
@@ -38,22 +38,6 @@ ADOPTION_WAIT_S = 5.0
 # Batches handed to the store and not yet written. The writer joins what is queued into one transaction;
 # beyond this many it is slower than the ranks, and fewer passes that decide more cost it less.
 PENDING_MAX = 256
-
-
-class Phase(StrEnum):
-    """What the runtime can do now. Only `ready` decides anything."""
-
-    ADOPTING = "adopting"  # the switches are being read
-    READY = "ready"
-    STORE_FAILED = "store-failed"
-    STOPPING = "stopping"
-
-
-SENTENCES = {
-    Phase.ADOPTING: "the controller is reading its switches; ask again in a second",
-    Phase.STORE_FAILED: "the controller's store has failed; an operator has to look at its log",
-    Phase.STOPPING: "the controller is stopping; ask again when it has been started anew",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +112,19 @@ class Runtime:
         self._unconfirmed.append(confirmed)
         self.changed()
         await confirmed
+
+    async def record(self, *changes: Change) -> None:
+        """Store, durably, what is decided outside of the core.
+
+        Raises CoreError `not-ready` when the store is lost.
+        """
+        try:
+            stored = self.store.submit(Batch(0, self.now(), changes, durable=True))
+            newest = await asyncio.shield(asyncio.wrap_future(stored, loop=self.loop))
+        except StoreError as error:
+            self._lose_store(error)
+            raise _store_lost() from None
+        self.feed.advance(newest)
 
     def require_ready(self) -> None:
         """Raise CoreError `not-ready` unless what is decided now can be stored and carried out."""
@@ -281,7 +278,6 @@ class Runtime:
             self._pending[-1].confirm.extend(confirm)
         else:
             _confirm(confirm)
-        self.waiters.wake(effects.wake)
 
     def _submit(self, batch: Batch, step_ids: tuple[int, ...], confirm: list[asyncio.Future[None]]) -> None:
         wanted = set(step_ids)

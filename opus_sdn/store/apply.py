@@ -190,7 +190,7 @@ class Applier:
             case LocksReleased():
                 self._released(change)
             case EventAppended():
-                self._event(change, at)
+                self._event(change, at if change.at is None else change.at)
             case IntentMoved():
                 self._intent_moved(change)
             case StepPlanned():

@@ -192,7 +192,7 @@ class MemoryStore:
             case LocksReleased():
                 self._locks_released(change)
             case EventAppended():
-                self._event_appended(change, at)
+                self._event_appended(change, at if change.at is None else change.at)
             case IntentMoved():
                 over = change.state in {IntentState.RELEASED, IntentState.FAILED}
                 if self._may_act(change) and over:

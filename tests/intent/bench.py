@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from opus_sdn.intent.changes import Change, EventAppended
 from opus_sdn.intent.engine import Engine
+from opus_sdn.intent.errors import Failure
 from opus_sdn.intent.fabric import CrossConnect, Fabric
 from opus_sdn.intent.model import (
     Arrival,
@@ -77,7 +78,6 @@ class Bench:
     def pump(self, store: bool = True) -> tuple[int, ...]:
         """Decide, and write it down unless `store` is False; the steps that were planned."""
         effects = self.engine.pump(self.now)
-        self.woken += effects.wake
         if effects.batch is not None:
             self.changes += effects.batch.changes
             if store:
@@ -116,6 +116,13 @@ class Bench:
     ) -> RankAnswer:
         """What a rank is told."""
         return self.engine.answer("job", incarnation, rank, last_grant, asked)
+
+    def failure(self, rank: int) -> Failure:
+        """The cause that a rank is told, once it is written down."""
+        self.pump()
+        failure = self.answer(rank).failure
+        assert failure is not None
+        return failure
 
     def grants(self, rank: int, last_grant: int = 0) -> list[tuple[str, int]]:
         """Stream and number of a rank's unacknowledged grants."""

@@ -19,7 +19,7 @@ from opus_sdn.intent.model import (
     WorldGroup,
 )
 from opus_sdn.intent.reasons import Reason
-from opus_sdn.intent.streams import _short
+from opus_sdn.intent.streams import short
 from tests.intent.bench import START, Bench
 from tests.intent.worlds import group, make_fabric, make_spec, places
 
@@ -161,7 +161,10 @@ def test_a_run_is_live_until_every_participant_has_released_it() -> None:
     assert bench.grants(2) == []
     because = bench.answer(2).arrivals[0].because
     assert because is not None
-    assert (because.reason, because.data) == (Reason.LOCKED, {"switch": "ocs0", "position": 1})
+    held = [{"connection": "ring", "n": 0, "ranks": [1]}]
+    assert because.reason is Reason.LOCKED
+    assert because.data == {"switch": "ocs0", "position": 1, "held": held}
+    assert because.detail == "position 1 of ocs0 carries traffic; operation 0 of ring is held by ranks 1"
     bench.release(RING, 0, 1)
     bench.play()
     assert bench.grants(2) == [("other:1-2[1>2]", 0)]
@@ -201,8 +204,7 @@ def test_an_n_beyond_what_the_rank_has_arrived_at_is_divergence_for_everybody() 
     bench = bench_of()
     bench.arrive(RING, 0, 0)
     bench.arrive(RING, 1, 1)
-    failure = bench.answer(2).failure
-    assert failure is not None
+    failure = bench.failure(2)
     assert failure == bench.answer(0).failure
     assert (failure.problem, failure.rank) == (Problem.DIVERGED, 1)
     assert failure.detail == (
@@ -225,8 +227,7 @@ def test_messages_whose_ends_name_different_tags_fail_the_job() -> None:
     bench = bench_of()
     bench.arrive(THERE, 0, 0, tag=3)
     bench.arrive(THERE, 0, 1, tag=4)
-    failure = bench.answer(0).failure
-    assert failure is not None
+    failure = bench.failure(0)
     assert failure.problem is Problem.TAG_ORDER
     assert "rank 0: 3, rank 1: 4" in failure.detail
     assert failure.data == {"connection": "line:0-1", "n": 0, "tags": {"0": 3, "1": 4}}
@@ -237,8 +238,7 @@ def test_a_tag_out_of_order_is_found_when_the_message_before_it_is_granted() -> 
     bench.news(0, arrivals=[Arrival(THERE, 0, tag=1), Arrival(THERE, 1, tag=2)])
     bench.news(1, arrivals=[Arrival(THERE, 0, tag=1), Arrival(THERE, 1, tag=9)])
     bench.play()
-    failure = bench.answer(0).failure
-    assert failure is not None
+    failure = bench.failure(0)
     assert (failure.problem, failure.data["n"]) == (Problem.TAG_ORDER, 1)
     assert bench.events("job.failed")[0].data["cause"] == "tag-order"
 
@@ -275,7 +275,7 @@ def test_an_intent_leaves_one_event_for_each_state() -> None:
     kinds = [event.kind for event in bench.events() if event.kind.startswith("intent.")]
     assert kinds == ["intent.complete", "intent.installing", "intent.granted", "intent.released"]
     moved = [change.state for change in bench.changes if isinstance(change, IntentMoved)]
-    assert moved == [IntentState.COMPLETE, IntentState.INSTALLING]
+    assert moved == [IntentState.COMPLETE, IntentState.INSTALLING, IntentState.RELEASED]
     assert bench.events("intent.granted")[0].data == {
         "connection": "ring",
         "n": 0,
@@ -306,4 +306,4 @@ def test_waits_are_counted_for_the_barrier_and_for_the_switch() -> None:
     [(1, "0"), (16, ", ".join(map(str, range(16)))), (18, ", ".join(map(str, range(16))) + " and 2 more")],
 )
 def test_long_lists_of_ranks_are_cut_for_people(count: int, text: str) -> None:
-    assert _short(list(range(count))) == text
+    assert short(list(range(count))) == text

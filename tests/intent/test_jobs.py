@@ -140,8 +140,7 @@ def test_the_job_ends_when_its_last_rank_has_left(bench: Bench) -> None:
     job = bench.engine.state.jobs["job"]
     assert (job.state, job.failure) == (JobState.ENDED, None)
     assert [e.data.get("rank") for e in bench.events("rank.left")] == [0, 1]
-    failure = bench.answer(0).failure
-    assert failure is not None
+    failure = bench.failure(0)
     assert (failure.problem, failure.detail) == (Problem.ABORTED, "job job has ended")
     assert len(bench.woken) == 4  # two grants, two ends
 
@@ -163,8 +162,7 @@ def test_a_rank_that_was_declared_dead_but_lives_is_told_the_cause_and_nothing_i
 ) -> None:
     bench.engine.report_dead(bench.now, "job", 1, [0], "no sign of life")
     bench.arrive(RING, 0, 0)
-    failure = bench.answer(0).failure
-    assert failure is not None
+    failure = bench.failure(0)
     assert (failure.problem, failure.rank) == (Problem.RANK_LOST, 0)
     assert bench.engine.state.jobs["job"].open == {}
 
@@ -172,8 +170,7 @@ def test_a_rank_that_was_declared_dead_but_lives_is_told_the_cause_and_nothing_i
 def test_a_rank_that_leaves_with_open_arrivals_fails_the_job(bench: Bench) -> None:
     bench.arrive(RING, 0, 0)
     bench.news(0, leave=True)
-    failure = bench.answer(1).failure
-    assert failure is not None
+    failure = bench.failure(1)
     assert (failure.problem, failure.rank) == (Problem.RANK_LOST, 0)
     assert failure.detail == "rank 0 left the job while operations with it were open"
 
@@ -181,16 +178,14 @@ def test_a_rank_that_leaves_with_open_arrivals_fails_the_job(bench: Bench) -> No
 def test_a_rank_that_leaves_while_others_wait_for_it_fails_the_job(bench: Bench) -> None:
     bench.arrive(RING, 0, 1)
     bench.news(0, leave=True)
-    failure = bench.answer(1).failure
-    assert failure is not None
+    failure = bench.failure(1)
     assert (failure.problem, failure.rank) == (Problem.RANK_LOST, 0)
 
 
 def test_an_arrival_that_needs_a_rank_that_has_left_fails_the_job(bench: Bench) -> None:
     bench.news(0, leave=True)
     bench.arrive(RING, 0, 1)
-    failure = bench.answer(1).failure
-    assert failure is not None
+    failure = bench.failure(1)
     assert (failure.rank, failure.detail) == (0, "rank 0 has left the job; others still need it")
 
 

@@ -13,7 +13,8 @@ from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import CoreSettings, RankKey
-from opus_sdn.reconciler.runtime import Phase, Runtime
+from opus_sdn.reconciler.phase import Phase
+from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.store.base import StoreError
 from opus_sdn.store.memory import MemoryStore
 from tests.drivers.virtual_time import run_virtual

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
@@ -97,9 +98,14 @@ def _read_cursor(cursor: str) -> Key:
         key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError):
         raise _bad_cursor(cursor) from None
-    if not isinstance(key, list) or not all(isinstance(part, str | int | float) for part in key):
+    if not isinstance(key, list) or not all(map(_is_key_part, key)):
         raise _bad_cursor(cursor)
     return tuple(key)
+
+
+def _is_key_part(part: object) -> bool:
+    """Whether it has a place in an order; NaN, which Python reads in JSON, has none."""
+    return isinstance(part, str | int) or (isinstance(part, float) and math.isfinite(part))
 
 
 def _bad_cursor(cursor: str | None) -> CoreError:

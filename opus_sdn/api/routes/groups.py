@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
 from opus_sdn.api import bodies, examples
 from opus_sdn.api.body import JsonBody
+from opus_sdn.api.former import FormerJobs
 from opus_sdn.api.job_documents import (
     ConnectionDocument,
     ConnectionPage,
@@ -30,7 +32,6 @@ from opus_sdn.api.schemas import NAME_PATTERN, GroupRequest, GroupsRequest, grou
 from opus_sdn.intent import views
 from opus_sdn.intent.errors import Problem
 from opus_sdn.intent.model import GroupSpec, GroupView
-from opus_sdn.reconciler.runtime import Runtime
 
 router = APIRouter(tags=["groups"])
 
@@ -62,10 +63,7 @@ async def check_in_group(
     body: Annotated[GroupRequest, Depends(JsonBody(GroupRequest, "rank_body_max_bytes"))],
 ) -> GroupDocument:
     """Answers how the group's traffic travels, and what its ring needs. Any member may send it, or all."""
-    runtime = runtime_of(request)
-    runtime.require_ready()
-    spec = group_spec(group, body, _world(runtime, job))
-    (view,) = await _check_in(runtime, job, body.incarnation, [spec])
+    (view,) = await _check_in(request, job, body.incarnation, lambda world: [group_spec(group, body, world)])
     return GroupDocument.of(view)
 
 
@@ -82,11 +80,12 @@ async def check_in_groups(
     body: Annotated[GroupsRequest, Depends(JsonBody(GroupsRequest, "rank_body_max_bytes"))],
 ) -> GroupsAnswer:
     """All of them or none. The answer has them in the order of the request."""
-    runtime = runtime_of(request)
-    runtime.require_ready()
-    world = _world(runtime, job)
-    specs = [group_spec(group.name, group, world) for group in body.groups]
-    checked = await _check_in(runtime, job, body.incarnation, specs)
+    checked = await _check_in(
+        request,
+        job,
+        body.incarnation,
+        lambda world: [group_spec(group.name, group, world) for group in body.groups],
+    )
     return GroupsAnswer(groups=[GroupDocument.of(view) for view in checked])
 
 
@@ -137,13 +136,15 @@ async def get_connection(
     return ConnectionDocument.of(views.connection_view(runtime_of(request).engine, job, connection))
 
 
-def _world(runtime: Runtime, job: str) -> int:
-    return len(job_core(runtime, job).ranks)
-
-
 async def _check_in(
-    runtime: Runtime, job: str, incarnation: int, specs: list[GroupSpec]
+    request: Request, job: str, incarnation: int, groups: Callable[[int], list[GroupSpec]]
 ) -> tuple[GroupView, ...]:
-    checked = runtime.engine.check_in(runtime.now(), job, incarnation, specs)
+    """Check in what `groups` makes of the job's number of ranks."""
+    runtime = runtime_of(request)
+    runtime.require_ready()
+    former: FormerJobs = request.app.state.former_jobs
+    with former.telling(job, incarnation):
+        specs = groups(len(job_core(runtime, job).ranks))
+        checked = runtime.engine.check_in(runtime.now(), job, incarnation, specs)
     await runtime.stored()
     return checked

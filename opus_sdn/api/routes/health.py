@@ -11,14 +11,26 @@ from opus_sdn.api import problems
 from opus_sdn.api.documents import CheckDocument, LiveDocument, ReadyDocument
 from opus_sdn.api.routes.common import problems_of, runtime_of
 from opus_sdn.intent.errors import Problem
-from opus_sdn.reconciler.runtime import Phase
+from opus_sdn.reconciler.phase import Phase
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/livez", operation_id="get_liveness", summary="The process answers", responses=problems_of())
-async def get_liveness() -> LiveDocument:
-    """Depends on nothing else: a controller whose switch or store has failed must not be killed for it."""
+@router.get(
+    "/livez",
+    operation_id="get_liveness",
+    summary="The process works, and may go on",
+    responses=problems_of(Problem.NOT_READY),
+)
+async def get_liveness(request: Request) -> LiveDocument:
+    """503 after the store has failed: only a new start of the process can use it again, so whoever watches
+    over the process should start it anew.
+
+    Everything else passes by itself: a controller whose switch is away must not be killed for it.
+    """
+    runtime = runtime_of(request)
+    if runtime.phase is Phase.STORE_FAILED:
+        runtime.require_ready()
     return LiveDocument(alive=True)
 
 

@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from opus_sdn.api import bodies, examples
 from opus_sdn.api.body import JsonBody
-from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.former import VOUCHED, FormerJobs
 from opus_sdn.api.job_documents import JobAnswer, JobDocument, JobPage, JobSummary
 from opus_sdn.api.jobs_seen import job_document, job_summary, jobs_seen
 from opus_sdn.api.routes.common import (
+    FATAL,
     Cursor,
     IncarnationQuery,
     JobName,
@@ -48,6 +49,7 @@ _STALE = (Problem.UNKNOWN_JOB, Problem.STALE_INCARNATION)
             Problem.UNKNOWN_RANK,
             Problem.PORTS_OVERLAP,
             Problem.JOB_CONFLICT,
+            Problem.STALE_INCARNATION,
             Problem.UNROUTABLE,
         ),
     },
@@ -65,11 +67,11 @@ async def put_job(
     """
     runtime = runtime_of(request)
     runtime.require_ready()
-    former: FormerJobs = request.app.state.former_jobs
+    former = _former(request)
     spec, now = body.spec(job), runtime.now()
     former.require_free(spec, now)
     incarnation, created = runtime.engine.put_job(now, spec)
-    former.stopped(job)
+    former.superseded(job)
     await runtime.stored()
     core = job_core(runtime, job)
     if created:
@@ -117,11 +119,12 @@ async def end_job(request: Request, job: JobName, incarnation: IncarnationQuery)
     """Who calls this vouches that every process of the incarnation is gone."""
     runtime = runtime_of(request)
     runtime.require_ready()
-    former: FormerJobs = request.app.state.former_jobs
+    former = _former(request)
     before = former.get(job)
     if before is not None and before.incarnation == incarnation and job not in runtime.engine.state.jobs:
-        former.stopped(job)
-        return job_summary(before)
+        if changes := former.end(job, VOUCHED):
+            await runtime.record(*changes)
+        return job_summary(former.get(job) or before)
     runtime.engine.end_job(runtime.now(), job, incarnation)
     return await _stored(runtime, job)
 
@@ -130,7 +133,7 @@ async def end_job(request: Request, job: JobName, incarnation: IncarnationQuery)
     "/jobs/{job}/abort",
     operation_id="abort_job",
     summary="Fail the incarnation for all its ranks",
-    responses=problems_of(*_BODY, *_STALE, Problem.UNKNOWN_RANK),
+    responses=problems_of(*_BODY, *_STALE, Problem.UNKNOWN_RANK, *FATAL),
     openapi_extra=bodies.described(AbortRequest, examples.ABORT),
 )
 async def abort_job(
@@ -141,7 +144,8 @@ async def abort_job(
     """Every rank is told the cause `aborted` with this detail. Repeating it is harmless."""
     runtime = runtime_of(request)
     runtime.require_ready()
-    runtime.engine.abort(runtime.now(), job, body.incarnation, body.rank, body.detail)
+    with _former(request).telling(job, body.incarnation):
+        runtime.engine.abort(runtime.now(), job, body.incarnation, body.rank, body.detail)
     return await _stored(runtime, job)
 
 
@@ -149,7 +153,7 @@ async def abort_job(
     "/jobs/{job}/failures",
     operation_id="report_failure",
     summary="An operation failed on a rank's device",
-    responses=problems_of(*_BODY, *_STALE, Problem.UNKNOWN_RANK),
+    responses=problems_of(*_BODY, *_STALE, Problem.UNKNOWN_RANK, *FATAL),
     openapi_extra=bodies.described(FailureRequest, examples.FAILURE),
 )
 async def report_failure(
@@ -167,9 +171,10 @@ async def report_failure(
             field="connection",
         )
     stream = None if body.connection is None else Stream(body.connection, body.source, body.destination)
-    runtime.engine.operation_failed(
-        runtime.now(), job, body.incarnation, body.rank, stream, body.n, body.detail
-    )
+    with _former(request).telling(job, body.incarnation):
+        runtime.engine.operation_failed(
+            runtime.now(), job, body.incarnation, body.rank, stream, body.n, body.detail
+        )
     return await _stored(runtime, job)
 
 
@@ -177,7 +182,7 @@ async def report_failure(
     "/jobs/{job}/deaths",
     operation_id="report_deaths",
     summary="The launcher or host agent vouches that ranks are gone",
-    responses=problems_of(*_BODY, *_STALE, Problem.UNKNOWN_RANK),
+    responses=problems_of(*_BODY, *_STALE, Problem.UNKNOWN_RANK, *FATAL),
     openapi_extra=bodies.described(DeathsRequest, examples.DEATHS),
 )
 async def report_deaths(
@@ -188,8 +193,14 @@ async def report_deaths(
     """Their locks go, and the job fails with the cause `rank-lost`. Repeating it is harmless."""
     runtime = runtime_of(request)
     runtime.require_ready()
-    runtime.engine.report_dead(runtime.now(), job, body.incarnation, body.ranks, body.detail)
+    with _former(request).telling(job, body.incarnation):
+        runtime.engine.report_dead(runtime.now(), job, body.incarnation, body.ranks, body.detail)
     return await _stored(runtime, job)
+
+
+def _former(request: Request) -> FormerJobs:
+    former: FormerJobs = request.app.state.former_jobs
+    return former
 
 
 async def _stored(runtime: Runtime, job: str) -> JobSummary:
