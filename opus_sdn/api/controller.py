@@ -189,7 +189,7 @@ def _fabric_in_force(before: Snapshot, file: Path | None) -> FabricSpec | None:
         return stored
     if offered is not None and document_of(offered) != document_of(stored):
         logger.warning(
-            "fabric file differs from the fabric in the database, which stays in force; apply the file to change it",
+            "fabric file differs from the fabric in the database, which stays; to change it, apply the file",
             extra={"file": str(file), "command": f"opus apply -f {file}"},
         )
     return stored

@@ -73,7 +73,7 @@ async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes
     except ValidationError as error:
         raise problems.refused_by(error) from None
     runtime.require_ready()
-    news = [_news(rank) for rank in request.ranks]
+    news = [news_of(rank) for rank in request.ranks]
     try:
         runtime.engine.news(runtime.now(), job, request.incarnation, request.seen_start, news)
     except CoreError as error:
@@ -126,7 +126,8 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _news(rank: WireRank) -> RankNews:
+def news_of(rank: WireRank) -> RankNews:
+    """The core's form of what a rank has to say."""
     return RankNews(
         rank.rank,
         rank.last_grant,

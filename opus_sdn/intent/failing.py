@@ -19,6 +19,7 @@ from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import HeldRun, Intent, StreamState
 from opus_sdn.intent.waits import wait_for_cycle
 
+MARGIN_SHARE = 1 / 12  # of the time in which a dead rank is looked for; 1 s by default
 CYCLE_SHOWN_MAX = 8  # waits spelled out in one message; the data has all of them
 
 
@@ -138,13 +139,14 @@ def check_suspicion(state: CoreState, now: float, job: JobCore) -> None:
     suspicion = job.suspicion
     if suspicion is None:
         return
-    silent = job.silent_since(suspicion.first_at + state.settings.fault_margin_s)
+    # A sign of life counts only from a little later on: a dead rank's last request may still be on its way.
+    silent = job.silent_since(suspicion.first_at + state.settings.fault_grace_s * MARGIN_SHARE)
     if not silent:
         fail_job(state, job, suspicion.failure)
     elif now >= suspicion.decide_at:
         waited = now - suspicion.first_at
         named = lost(
-            silent[0],
+            min(silent, key=lambda rank: job.ranks[rank].last_heard),
             f"has been silent for {waited:.1f} s since an operation failed ({suspicion.failure.detail})",
         )
         fail_job(state, job, named)

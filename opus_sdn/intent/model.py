@@ -217,9 +217,6 @@ class CoreSettings:
     fence_s: float = 15.0
     abort_s: float = 5.0
     fault_grace_s: float = 12.0  # how long a failed operation waits for a dead rank to be named
-    fault_margin_s: float = (
-        1.0  # a sign of life counts this long after: earlier ones may have been on their way
-    )
     former_nonces_max: int = 64  # per job name: declarations whose late copies are known as such
     settled_jobs_max: int = 64  # ended and failed jobs that are remembered, newest first
     open_arrivals_max: int = 4096  # per rank; a rank with more outstanding operations is out of control

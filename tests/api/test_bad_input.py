@@ -297,7 +297,7 @@ def test_what_no_rank_can_recover_from_is_told_to_all_of_them(
     ends = {"source": 0, "destination": 1, "tag": 7} if "tag" in second else {}
     first = opus.say(0, arrivals=[{"connection": connection, "n": 0, **ends}])
     assert first["failure"] is None
-    told = opus.say(1, arrivals=[{"connection": connection, **second}])["failure"]
+    told = opus.say(1, arrivals=[{"connection": connection, **second}], wait_s=30)["failure"]
     assert told["type"] == f"urn:opus-sdn:problem:{problem}"
     assert says in told["detail"]
     assert opus.say(0)["failure"] == told

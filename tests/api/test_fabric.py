@@ -70,6 +70,62 @@ def test_another_fabric_is_taken_while_no_job_runs_and_incarnations_go_on(bare: 
     assert bare.http.get("/readyz").status_code == 200
 
 
+def test_after_a_change_of_fabric_the_ranks_of_a_failed_job_still_hear_how_it_ended(
+    opus: Controller,
+) -> None:
+    told = opus.arrive(0, "dp", 5, wait_s=30)["failure"]
+    before = opus.get("/jobs/j")
+    assert (before["state"], before["failure"]) == ("failed", told)
+    assert declare(opus, fabric(hosts=3), **{"If-Match": '"1"'}).status_code == 200
+
+    group = {"incarnation": 1, "ranks": "world", "dimension": "dp"}
+    broken = {"incarnation": 1, "rank": 1, "detail": "connection reset"}
+    for answer in (
+        opus.post("/jobs/j/arrivals", opus.news(1, arrivals=[{"connection": "dp", "n": 0}])),
+        opus.put("/jobs/j/groups/late", group),
+        opus.post("/jobs/j/failures", broken),
+        opus.post("/jobs/j/abort", broken),
+        opus.post("/jobs/j/deaths", {"incarnation": 1, "ranks": [1], "detail": "killed"}),
+    ):
+        problem = answer.json()
+        assert (answer.status_code, problem["type"]) == (409, told["type"])
+        assert (problem["detail"], problem["rank"]) == (told["detail"], 0)
+
+    assert [job["job"] for job in opus.get("/jobs")["jobs"]] == ["j"]
+    after = opus.get("/jobs/j")
+    assert {name: after[name] for name in ("state", "incarnation", "failure", "owner")} == {
+        name: before[name] for name in ("state", "incarnation", "failure", "owner")
+    }
+    ended = opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+    assert (ended.status_code, ended.json()["state"]) == (200, "ended")
+    assert opus.get("/events", kind="job.ended")["events"]
+    assert opus.declare(nonce="2") == 2
+    assert opus.post("/jobs/j/arrivals", opus.news(1)).status_code == 409
+
+
+def test_generations_and_nonces_outlive_a_change_of_fabric(bare: Controller) -> None:
+    declare(bare, fabric())
+    for incarnation in (1, 2):
+        assert bare.declare(nonce=str(incarnation)) == incarnation
+        bare.check_in("dp", "world", incarnation=incarnation)
+        bare.arrive(0, "dp", 0, incarnation=incarnation)
+        bare.arrive(1, "dp", 0, incarnation=incarnation, wait_s=30)
+        bare.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": incarnation})
+    before = bare.get("/switches")["switches"][0]["generation"]
+    assert before >= 2, "the switch was seen to change"
+    other = fabric()
+    other["switches"][0]["name"] = other["rails"][0]["switch"] = "ocs9"
+    assert declare(bare, other, **{"If-Match": '"1"'}).status_code == 200
+    for nonce in ("1", "2"):
+        late = bare.put("/jobs/j", job(nonce=nonce))
+        assert (late.status_code, late.json()["type"]) == (409, "urn:opus-sdn:problem:stale-incarnation")
+    assert declare(bare, fabric(), **{"If-Match": '"2"'}).status_code == 200
+    (switch,) = bare.get("/switches")["switches"]
+    assert (switch["name"], switch["generation"] > before) == ("ocs0", True)
+    assert bare.put("/jobs/j", job(nonce="1")).status_code == 409
+    assert bare.declare(nonce="3") == 3
+
+
 def test_no_other_fabric_is_taken_while_a_job_holds_ports(opus: Controller) -> None:
     refused = declare(opus, fabric(hosts=3), **{"If-Match": '"1"'})
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:port-in-use")

@@ -176,7 +176,8 @@ def test_an_operation_that_failed_fails_the_job_once_everybody_was_heard(opus: C
     report = {"incarnation": 1, "rank": 0, "connection": "dp", "n": 0, "detail": "connection reset"}
     answer = opus.post("/jobs/j/failures", report)
     assert (answer.status_code, answer.json()["state"]) == (200, "running")
-    failure = opus.say(1)["failure"] or opus.say(0)["failure"]
+    wait_until(lambda: opus.say(0)["failure"] or opus.say(1)["failure"], "both were heard well after it")
+    failure = opus.say(0)["failure"]
     assert failure["type"] == "urn:opus-sdn:problem:operation-failed"
     assert "connection reset" in failure["detail"]
 

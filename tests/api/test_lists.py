@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,14 @@ def test_locks_and_intents_can_be_asked_for_by_job(opus: Controller) -> None:
     assert opus.get("/locks", job="other")["locks"] == []
     unknown = opus.http.get(f"{PREFIX}/intents", params={"job": "other"})
     assert unknown.status_code == 404
+
+
+@pytest.mark.parametrize("key", ["[NaN]", "[0, NaN]", "[Infinity]", "[1e999]", "[null]", "{}", '["j"'])
+def test_a_cursor_that_has_no_place_in_an_order_is_refused(opus: Controller, key: str) -> None:
+    cursor = base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+    for path in ("/ports", "/locks", "/jobs"):
+        refused = opus.http.get(PREFIX + path, params={"cursor": cursor})
+        assert (refused.status_code, refused.json()["field"]) == (422, "query.cursor")
 
 
 @pytest.mark.parametrize("path", ["/rails/rail0"])

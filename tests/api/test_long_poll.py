@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.datastructures import State
 
+from opus_sdn.api import hot
+from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.schemas import WireRank
+from opus_sdn.intent.model import CoreSettings, Hint, Stream
+from opus_sdn.reconciler import runtime
 from opus_sdn.reconciler.waiters import Poll
-from tests.api.held import HeldStore, held_drivers
-from tests.api.world import PREFIX, Controller, controller, fabric, wait_until
+from opus_sdn.settings import Settings
+from tests.api.held import HeldDriver, HeldStore, held_drivers
+from tests.api.world import PREFIX, Controller, controller, fabric, job, wait_until
+from tests.drivers.virtual_time import run_virtual
+from tests.reconciler.world import World, forever
 
 
 def arrivals(opus: Controller) -> int:
@@ -177,6 +188,67 @@ def test_the_hot_route_reads_nothing_from_the_store(tmp_path: Path) -> None:
         assert store.reads == before
 
 
+def test_after_the_store_is_lost_only_a_new_start_helps_and_the_liveness_check_says_so(
+    tmp_path: Path,
+) -> None:
+    store = HeldStore()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        assert opus.http.get("/livez").json() == {"alive": True}
+        store.hold()
+        declared = opus.later(opus.put, "/jobs/j", job())
+        wait_until(lambda: store.waiting, "a batch is on its way")
+        assert opus.http.get("/livez").status_code == 200
+        store.lose(RuntimeError("disk is full"))
+        assert declared.result().status_code == 503
+        dead = opus.http.get("/livez")
+        assert (dead.status_code, dead.json()["type"]) == (503, "urn:opus-sdn:problem:not-ready")
+        assert dead.json()["phase"] == "store-failed"
+
+
+def test_a_switch_that_is_away_is_no_reason_to_start_the_controller_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HeldDriver, "open_at_first", False)
+    monkeypatch.setattr(runtime, "ADOPTION_WAIT_S", 0.05)
+    with held_drivers(monkeypatch), controller(tmp_path, declared=fabric()) as opus:
+        assert opus.http.get("/readyz").status_code == 503
+        assert opus.http.get("/livez").status_code == 200
+
+
+def test_ranks_that_only_wait_are_not_lost_however_long_they_ask_to_wait() -> None:
+    async def main() -> None:
+        world = await World(hosts=2).start()
+        lease_s = CoreSettings().lease_s
+        state = State({"runtime": world.runtime, "settings": Settings(), "former_jobs": FormerJobs()})
+        assert state.settings.lease_s == lease_s < state.settings.wait_s_max
+
+        async def poll(rank: int) -> None:
+            news = {"rank": rank, "last_grant": 0}
+            raw = json.dumps({"incarnation": 1, "seen_start": 1, "wait_s": 60, "ranks": [news]}).encode()
+            scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
+            sent = [{"type": "http.request", "body": raw}]
+
+            async def receive() -> Any:
+                return sent.pop() if sent else await forever()
+
+            answer = json.loads(await hot.serve(state, "job", scope, receive))
+            assert answer["ranks"][0]["failure"] is None
+
+        async def only_poll(rank: int) -> None:
+            while world.loop.time() < 10 * lease_s:
+                await poll(rank)
+
+        await asyncio.gather(only_poll(0), only_poll(1))
+
+    run_virtual(main)
+
+
+def test_what_a_rank_expects_to_need_next_reaches_the_core() -> None:
+    pair = {"connection": "pp:0-4", "source": 0, "destination": 4, "n": 7}
+    rank = WireRank.model_validate({"rank": 0, "last_grant": 0, "hints": [pair]})
+    assert hot.news_of(rank).hints == (Hint(Stream("pp:0-4", 0, 4), 7),)
+
+
 def test_after_the_store_is_lost_nobody_is_granted_anything(tmp_path: Path) -> None:
     store = HeldStore()
     with controller(tmp_path, declared=fabric(), store=store) as opus:
@@ -194,5 +266,4 @@ def test_after_the_store_is_lost_nobody_is_granted_anything(tmp_path: Path) -> N
         ready = opus.http.get("/readyz")
         assert ready.status_code == 503
         assert {check["name"] for check in ready.json()["checks"]} == {"store"}
-        assert opus.http.get("/livez").status_code == 200
         assert opus.get("/rails")["rails"], "what is known can still be read"

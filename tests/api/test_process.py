@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.logs import KeyValueFormatter
 from opus_sdn.api.server import Address, StartError, running
 from opus_sdn.intent.changes import Batch, JobState, StepMoved, StepPlanned, StepState
 from opus_sdn.intent.errors import CoreError, Problem
@@ -22,7 +24,7 @@ from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import JobSpec, Place
 from opus_sdn.store.base import JobRecord
 from opus_sdn.store.memory import MemoryStore
-from tests.api.world import PATIENCE_S, PREFIX, Controller, controller, fabric, settings, wait_until
+from tests.api.world import PATIENCE_S, PREFIX, Controller, controller, fabric, job, settings, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -168,6 +170,63 @@ def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traf
         assert opus.put("/jobs/k", other).status_code == 201
 
 
+def vouched_for(opus: Controller) -> None:
+    ended = opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
+    assert (ended.status_code, ended.json()["state"]) == (200, "ended")
+
+
+def silent_for_a_lease(opus: Controller) -> None:
+    wait_until(lambda: opus.get("/jobs/j")["state"] == "ended", "the lease is over")
+
+
+@pytest.mark.parametrize(
+    ("settle", "more"),
+    [(vouched_for, {}), (silent_for_a_lease, {"lease_s": 0.5, "fence_s": 0.2, "abort_s": 0.1})],
+    ids=["vouched-for", "silent-for-a-lease"],
+)
+def test_ports_of_a_job_known_to_have_stopped_are_free_at_every_later_start(
+    tmp_path: Path, settle: Callable[[Controller], None], more: dict[str, Any]
+) -> None:
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+    with controller(tmp_path, durable=True, **more) as opus:
+        settle(opus)
+        assert opus.get("/jobs/j")["failure"]["type"] == "urn:opus-sdn:problem:controller-restarted"
+        (event,) = opus.get("/events", kind="job.ended")["events"]
+        assert (event["job"], event["incarnation"]) == ("j", 1)
+    with controller(tmp_path, durable=True) as opus:
+        assert opus.declare("k", world=2) == 1
+        over = opus.post("/jobs/j/arrivals", opus.news(0))
+        assert (over.status_code, over.json()["type"]) == (409, "urn:opus-sdn:problem:controller-restarted")
+
+
+def test_after_a_restart_no_other_fabric_is_taken_while_a_job_may_still_transmit(tmp_path: Path) -> None:
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+    with controller(tmp_path, durable=True) as opus:
+        refused = opus.put("/fabric", fabric(hosts=3), **{"If-Match": '"1"'})
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:port-in-use")
+        assert refused.json()["job"] == "j"
+        vouched_for(opus)
+        assert opus.put("/fabric", fabric(hosts=3), **{"If-Match": '"1"'}).status_code == 200
+        assert opus.get("/jobs/j")["state"] == "ended"
+
+
+def test_generations_and_nonces_outlive_a_restart(tmp_path: Path) -> None:
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+        before = opus.get("/switches")["switches"][0]["generation"]
+        assert before >= 2, "the switch was seen to change"
+    with controller(tmp_path, durable=True) as opus:
+        assert opus.get("/switches")["switches"][0]["generation"] > before
+        moved = [{"rank": rank, "host": f"h{1 - rank}", "slot": 0} for rank in (0, 1)]
+        for body in (job(nonce="1"), job(nonce="1", placement=moved)):
+            late = opus.put("/jobs/j", body)
+            assert (late.status_code, late.json()["type"]) == (409, "urn:opus-sdn:problem:stale-incarnation")
+        assert opus.get("/jobs/j")["incarnation"] == 1
+        assert opus.declare(nonce="2") == 2
+
+
 def test_the_ports_of_an_interrupted_job_are_free_after_a_lease() -> None:
     spec = JobSpec("j", "me", "1", (Place("h0", 0),))
     record = JobRecord("j", 1, spec, JobState.FAILED, "controller-restarted", "")
@@ -225,6 +284,32 @@ def test_the_fabric_file_counts_only_until_a_fabric_is_stored(tmp_path: Path) ->
     with controller(tmp_path, durable=True, fabric_file=file) as opus:
         assert len(opus.get("/ports")["ports"]) == 6
         assert opus.http.get(f"{PREFIX}/fabric").headers["ETag"] == '"2"'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (json.dumps(fabric(hosts=3)), ["fabric file differs", "opus apply -f"]),
+        (json.dumps(fabric(), indent=2), []),
+        ("version: 1\nhosts: many\n", ["fabric file not read", "fabric.yaml:2"]),
+        (None, ["fabric file not read", "cannot be read"]),
+    ],
+    ids=["edited", "spelled-otherwise", "broken", "gone"],
+)
+def test_a_fabric_file_that_is_not_what_is_stored_is_told_how_to_come_into_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, says: list[str]
+) -> None:
+    with controller(tmp_path, durable=True, declared=fabric()):
+        pass
+    file = tmp_path / "fabric.yaml"
+    if text is not None:
+        file.write_text(text)
+    caplog.clear()
+    with controller(tmp_path, durable=True, fabric_file=file) as opus:
+        assert len(opus.get("/ports")["ports"]) == 4
+    told = [KeyValueFormatter().format(r) for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(told) == (1 if says else 0)
+    assert all(word in line for word in says for line in told)
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")

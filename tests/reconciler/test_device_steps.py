@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from opus_sdn.drivers.base import AmbiguousError, TerminalError, TransientError
+from opus_sdn.drivers.base import AmbiguousError, Observation, TerminalError, TransientError
 from opus_sdn.intent.changes import StepMoved, StepState
 from opus_sdn.reconciler.backoff import Backoff
 from tests.drivers.virtual_time import run_virtual
@@ -186,6 +186,41 @@ def test_steps_that_end_together_share_one_reading() -> None:
         assert len(switch.reads) <= 1 + 2, "the adoption, the first to end, and all the others together"
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("second_s", [1.5, 2.5], ids=["during-the-reading", "after-the-reading"])
+def test_a_step_that_ends_once_the_first_ones_reading_has_begun_is_read_back_and_settled_too(
+    second_s: float,
+) -> None:
+    async def main() -> None:
+        store, switch = HeldStore(), SlowReading(max_inflight=2)
+        world = await World(hosts=5, store=store, switch=switch).start()
+        durations = iter((1.0, second_s))
+
+        async def slow() -> None:
+            await asyncio.sleep(next(durations))
+
+        switch.behave = slow
+        began = world.loop.time()
+        for i in (0, 2):
+            world.arrive(f"pair-{i}", 0, i, i + 1)
+            await world.settle()
+        await asyncio.sleep(30)
+        assert [at - began for at in switch.applies] == [0, 0], "both are in flight at once, and once each"
+        assert [at - began for at in switch.reads[1:]] == [1, max(2, second_s)]
+        assert outcomes(store) == [StepState.DONE, StepState.DONE]
+        assert all(world.granted(rank) for rank in range(4))
+
+    run_virtual(main)
+
+
+class SlowReading(FakeSwitch):
+    """Takes a second to tell what it held when it was asked."""
+
+    async def read(self) -> Observation:
+        seen = await super().read()
+        await asyncio.sleep(1)
+        return seen
 
 
 def test_pauses_double_up_to_a_limit_and_never_undercut_the_device() -> None:

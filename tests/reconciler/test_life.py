@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from opus_sdn.drivers.base import TransientError
-from opus_sdn.intent.changes import StepMoved, StepState
+from opus_sdn.intent.changes import EventAppended, StepMoved, StepState
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError
 from opus_sdn.intent.fabric import CrossConnect
@@ -86,6 +86,38 @@ def test_after_the_store_is_lost_nothing_is_granted_no_step_starts_and_it_is_sai
     with caplog.at_level(logging.CRITICAL):
         run_virtual(main)
     assert [record.message for record in caplog.records] == ["the store failed; nothing is granted any more"]
+
+
+def test_what_is_recorded_beside_the_core_is_stored_also_when_nobody_waits_for_it_any_more() -> None:
+    async def main() -> None:
+        store = HeldStore()
+        world = await World(store=store).start()
+        store.held = True
+        recording = asyncio.ensure_future(world.runtime.record(EventAppended("thing.happened")))
+        await world.settle()
+        recording.cancel()
+        await asyncio.wait({recording})
+        store.let_go()
+        (event,) = store.events(0, 10, kind="thing")
+        await world.runtime.record(EventAppended("thing.happened"))
+        assert world.runtime.feed.newest == event.seq + 1
+
+    run_virtual(main)
+
+
+def test_a_store_that_is_lost_while_something_is_recorded_beside_the_core_is_lost_for_all() -> None:
+    async def main() -> None:
+        store = HeldStore()
+        world = await World(store=store).start()
+        store.held = True
+        recording = asyncio.ensure_future(world.runtime.record(EventAppended("thing.happened")))
+        await world.settle()
+        store.lose(StoreError("disk is full"))
+        with pytest.raises(CoreError, match="store has failed"):
+            await recording
+        assert world.runtime.phase is Phase.STORE_FAILED
+
+    run_virtual(main)
 
 
 def test_a_bug_in_a_pass_is_logged_and_the_next_pass_goes_on(

@@ -130,7 +130,7 @@ def test_operations_of_many_threads_are_numbered_once_each_and_issued_in_order(r
 
 
 def test_a_broken_operation_fails_the_job_for_both_with_the_controllers_cause() -> None:
-    settings = CoreSettings(lease_s=3.0, fence_s=1.5, abort_s=0.2, fault_grace_s=0.5)
+    settings = CoreSettings(lease_s=3.0, fence_s=1.5, abort_s=0.2, fault_grace_s=2.0)
     with SmallController(a_fabric(gpus=1), settings) as controller, jobs_of(controller) as jobs:
         groups = [Group(), Group()]
         for job, group in zip(jobs, groups, strict=True):
