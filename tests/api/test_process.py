@@ -170,6 +170,15 @@ def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traf
         assert opus.put("/jobs/k", other).status_code == 201
 
 
+def test_a_new_incarnation_frees_the_ports_of_the_one_before_the_restart(tmp_path: Path) -> None:
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+    with controller(tmp_path, durable=True) as opus:
+        assert opus.declare(world=1, nonce="2") == 2
+        left = [{"rank": 0, "host": "h1", "slot": 0}]
+        assert opus.put("/jobs/k", job(1, placement=left)).status_code == 201
+
+
 def vouched_for(opus: Controller) -> None:
     ended = opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": 1})
     assert (ended.status_code, ended.json()["state"]) == (200, "ended")
