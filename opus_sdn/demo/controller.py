@@ -85,9 +85,13 @@ class Controller:
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """One POST below /api/v1, decoded."""
-        answer = self._client.post(path, json=body)
+        answer = self.try_post(path, body)
         answer.raise_for_status()
         return answer.json() if answer.content else None
+
+    def try_post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        """One POST below /api/v1, whatever the answer."""
+        return self._client.post(path, json=body)
 
     def all(self, path: str, **query: Any) -> list[dict[str, Any]]:
         """Every item of a list, through its cursors."""

@@ -5,7 +5,9 @@ The emulated switch takes a little time for each change, and its traffic witness
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from opus_sdn.demo.controller import Controller
 from opus_sdn.demo.deadlock_cases import CASES
 from opus_sdn.demo.launcher import Zygote
 from opus_sdn.demo.results import TrainResult
-from opus_sdn.demo.shapes import PP4_DP2, PROTOTYPE8, Shape, TrainConfig, schedule_run
+from opus_sdn.demo.shapes import PP4_DP2, PROTOTYPE8, Crash, Shape, TrainConfig, schedule_run
 from opus_sdn.fabric_file import generate_fabric
 
 SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "ZBV")
@@ -155,4 +157,48 @@ def test_two_ranks_on_one_host_wait_for_the_switch_once(zygote: Zygote, start: S
     assert waits[0] >= 50.0
     view = controller.get("/jobs/two")
     assert (view["topology_changes"], view["device_steps"]) == (1, 1)
+    assert controller.witness()["violations"] == []
+
+
+def test_a_rank_killed_in_the_middle_of_a_step_is_named_to_all_and_the_job_starts_again(
+    zygote: Zygote, start: StartController
+) -> None:
+    """Its launcher reports the death, as an agent does; the launcher's restart count says zero both times."""
+    controller = start(hosts=4, gpus_per_host=2, delay_ms=2)
+    killed = 3
+    config = TrainConfig(PROTOTYPE8, steps=3)
+    environment = (
+        controller.environment("again") | dimensions(PROTOTYPE8) | {"TORCHELASTIC_RESTART_COUNT": "0"}
+    )
+
+    def report(rank: int, status: int) -> None:
+        if status < 0:
+            controller.report_death("again", rank, status)
+
+    launch = zygote.launch(
+        "opus_sdn.demo.train:run",
+        PROTOTYPE8.world_size,
+        args=(replace(config, crash=Crash(killed, step=1)), "opus"),
+        environment=environment,
+        rank_environment=PROTOTYPE8.environment,
+        deadline_s=DEADLINE_S,
+        on_exit=report,
+    )
+    outcomes = launch.wait()
+    assert not any(one.hung for one in outcomes)
+    survivors = [one for one in outcomes if one.rank != killed]
+    # torch's pipelining wraps what a stage raises: the cause is in the chain.
+    told = [re.findall(r"OpusJobFailed: (.*)", one.error.traceback) for one in survivors if one.error]
+    assert len(told) == 7
+    assert {text for texts in told for text in texts} == {
+        f"rank-lost: rank {killed} died: killed by signal 9 (incarnation 1)"
+    }, "one cause for all"
+
+    old = {"incarnation": 1, "seen_start": 0, "ranks": [{"rank": 0, "last_grant": 0}], "wait_s": 0}
+    assert what_was_learned(train(zygote, config, "opus", environment)) == what_was_learned(
+        train(zygote, config, "gloo", {})
+    )
+    assert controller.get("/jobs/again")["incarnation"] == 2
+    refused = controller.try_post("/jobs/again/arrivals", old)
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:stale-incarnation")
     assert controller.witness()["violations"] == []
