@@ -11,8 +11,8 @@ Ends with a table and build/demo/report.json; exit status 1 when something is no
 from __future__ import annotations
 
 import json
+import signal
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -54,8 +54,12 @@ class _Steps:
 
     def __call__(self, rank: int, value: Any) -> None:
         if rank == 0:
-            seconds = value["seconds"] if isinstance(value, Mapping) else value.seconds
-            self.times.append(StepTime(time.time(), seconds))
+            ended_at, seconds = (
+                (value["ended_at"], value["seconds"])
+                if isinstance(value, Mapping)
+                else (value.ended_at, value.seconds)
+            )
+            self.times.append(StepTime(ended_at, seconds))
             self._progress.advance(self._task)
 
 
@@ -166,7 +170,7 @@ def main() -> int:
         "plain_gloo_step_seconds": [step.seconds for step in plain.times],
     }
     (OUT / "report.json").write_text(json.dumps(document, indent=2) + "\n")
-    (Console() if sys.stdout.isatty() else Console(width=130)).print(table(reports))
+    (Console() if sys.stdout.isatty() else Console(width=140)).print(table(reports))
     first = reports[0]
     console.print(f"(a) exposed wait of each all-reduce: {first.exposed_wait_ms_by_grant} ms")
     console.print(f"report: {OUT / 'report.json'}; logs and events: {RUNS}/<job>/")
@@ -176,7 +180,13 @@ def main() -> int:
     return 1 if bad else 0
 
 
+def _end_in_order(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_in_order)  # controllers are stopped on the way out
     try:
         sys.exit(main())
     except KeyboardInterrupt:

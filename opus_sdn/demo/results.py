@@ -14,6 +14,7 @@ class StepRecord:
     loss: float | None
     grad_norm: float
     seconds: float
+    ended_at: float  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class _Trainer:
         norm = self._clip()
         self._optimizer.step()
         mean = self._mean_over_dp(torch.stack(losses).mean().detach()) if self._last else None
-        return StepRecord(step, mean, norm, time.perf_counter() - begin)
+        return StepRecord(step, mean, norm, time.perf_counter() - begin, time.time())
 
     def checksum(self) -> str:
         """Digest of this rank's parts of the parameters, to the last bit."""

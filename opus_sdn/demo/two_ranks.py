@@ -30,5 +30,5 @@ def run(
             dist.all_reduce(tensor)
             seconds.append(time.perf_counter() - begin)
             values.append(tensor[0].item())
-            tell({"operation": k, "value": values[-1], "seconds": seconds[-1]})
+            tell({"operation": k, "value": values[-1], "seconds": seconds[-1], "ended_at": time.time()})
     return TwoRanksResult(rank, tuple(values), tuple(seconds))

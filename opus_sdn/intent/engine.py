@@ -375,6 +375,7 @@ class Engine:
         if job.ranks[rank].hint == Hint(arrival.stream, arrival.n):
             job.ranks[rank].hint = None
         job.open[(arrival.stream, arrival.n)] = intent
+        job.start_clock(now, stream.intents.get(stream.granted))
         gone = next((r for r in stream.participants if job.ranks[r].stopped), None)
         if gone is not None:
             failing.fail_job(self.state, job, failing.lost(gone, "has left the job; others still need it"))

@@ -157,9 +157,9 @@ def tick(state: CoreState, now: float) -> None:
     for job in list(state.active.values()):
         check_suspicion(state, now, job)
         _check_leases(state, now, job)
-        if job.running and job.open:
-            intent = next(iter(job.open.values()))
-            if now >= intent.first_at + job.spec.deadline_s:
+        if job.running and job.clocks:
+            intent = next(iter(job.clocks.values()))
+            if now >= intent.clock_at + job.spec.deadline_s:
                 fail_job(state, job, _late(state, job, intent))
 
 
@@ -182,7 +182,7 @@ def _late(state: CoreState, job: JobCore, intent: Intent) -> Failure:
     cycle = wait_for_cycle(job)
     detail = (
         f"operation {intent.n} of {intent.stream} was not granted within {job.spec.deadline_s:g} s of its "
-        f"first arrival: {because.detail}"
+        f"{'turn' if intent.clock_at > intent.first_at else 'first arrival'}: {because.detail}"
     )
     data: dict[str, object] = {"reason": because.reason.value, **intent_data(intent), **because.data}
     if cycle:
@@ -198,6 +198,6 @@ def next_deadline(state: CoreState) -> float | None:
         if job.suspicion is not None:
             moments.append(job.suspicion.decide_at)
         moments.append(job.lease_check_at)
-        if job.running and job.open:
-            moments.append(next(iter(job.open.values())).first_at + job.spec.deadline_s)
+        if job.running and job.clocks:
+            moments.append(next(iter(job.clocks.values())).clock_at + job.spec.deadline_s)
     return min(moments, default=None)

@@ -96,6 +96,7 @@ class JobCore:
         self.connections: dict[str, Connection] = {}
         self.streams: dict[Stream, StreamState] = {}
         self.open: dict[tuple[Stream, int], Intent] = {}  # in order of first arrival
+        self.clocks: dict[tuple[Stream, int], Intent] = {}  # of these, each stream's next, by `clock_at`
         self.complete: dict[tuple[Stream, int], Intent] = {}
         self.waiting: list[Intent] = []  # complete and not granted, in serving order
         self.seed: Seed | None = None
@@ -130,6 +131,7 @@ class JobCore:
         self.suspicion = None
         self.seed = None
         self.open.clear()
+        self.clocks.clear()
         self.complete.clear()
         self.waiting = []
         for rank in self.ranks:
@@ -224,6 +226,12 @@ class JobCore:
             state.unacknowledged.append((Grant(state.issued, intent.stream, intent.n, 1), batch))
             state.open.pop((intent.stream, intent.n), None)
         return numbers
+
+    def start_clock(self, now: float, intent: Intent | None) -> None:
+        """An intent is its stream's next, if it is there: from now on its deadline counts."""
+        if intent is not None and (intent.stream, intent.n) not in self.clocks:
+            intent.clock_at = now
+            self.clocks[(intent.stream, intent.n)] = intent
 
     def silent_since(self, moment: float) -> list[int]:
         """Ranks last heard before a moment and not known to have stopped."""

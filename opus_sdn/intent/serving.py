@@ -82,6 +82,8 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
     intent.move(IntentState.GRANTED)
     del job.complete[key]
     del job.open[key]
+    del job.clocks[key]
+    job.start_clock(now, stream.intents.get(stream.granted))
     state.hold(intent.connection.circuits)
     job.held_runs += 1
     own(state, job, intent.connection.circuits, job.digit(intent.connection))

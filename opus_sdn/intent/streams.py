@@ -31,6 +31,7 @@ class Intent:
     connection: Connection
     n: int
     first_at: float
+    clock_at: float = 0.0  # when its deadline began: its first arrival, or its turn in the stream if later
     arrived: dict[int, OpenArrival] = field(default_factory=dict)
     state: IntentState = IntentState.DECLARED
     complete_at: float = 0.0

@@ -89,7 +89,7 @@ class RankSession:
         # The rest belongs to the thread alone.
         self._exchanges = Exchanges(client, job_path(job, "arrivals"), self._answer_s)
         self._heard_at = self._quiet_since = time.monotonic()
-        self._retry_at = 0.0
+        self._retry_at = self._warned_at = 0.0
         self._pause_s = BACKOFF_FIRST_S
         self._one_by_one = False  # a request was refused: find out which of its news is to blame
         self._thread = threading.Thread(target=self._run, name=f"opus-session-{rank}", daemon=True)
@@ -346,6 +346,18 @@ class RankSession:
 
     def _back_off(self, why: str) -> None:
         log.info("controller does not answer rank=%d error=%s", self.rank, why)
+        silent_s = time.monotonic() - self._heard_at
+        if silent_s >= self._fence_s and self._warned_at < self._heard_at + silent_s / 2:
+            self._warned_at = time.monotonic()  # again when the silence has doubled
+            log.warning(
+                "the controller has not answered for %.0f s; the job ends after its deadline of %.0f s "
+                "rank=%d controller=%s error=%s",
+                silent_s,
+                self._deadline_s,
+                self.rank,
+                self._client.address,
+                why,
+            )
         self._retry_at = time.monotonic() + jittered(self._pause_s)
         self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S, self._fence_s / 4)
 

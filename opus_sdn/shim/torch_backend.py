@@ -27,7 +27,6 @@ _job: RankJob | None = None  # of this process's default group; a forked child's
 
 def create(options: Any, backend_options: Any) -> OpusGroup:
     """The creator. The default group registers the job first: without a controller nothing is made."""
-    _require_known_torch()
     is_default = not options.global_ranks_in_group
     job = _enter(options) if is_default else _current_job()
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
@@ -42,7 +41,10 @@ def create(options: Any, backend_options: Any) -> OpusGroup:
 
 
 def _require_known_torch() -> None:
-    """The group subclasses what torch keeps private; an untried version could compute wrong results."""
+    """The group subclasses what torch keeps private; an untried version could compute wrong results.
+
+    Raises UnsupportedTorchError.
+    """
     if (
         torch.__version__.startswith(KNOWN_GOOD_TORCH)
         or os.environ.get("OPUS_ALLOW_TORCH", "").strip() == "1"
@@ -61,10 +63,14 @@ def _enter(options: Any) -> RankJob | None:
     rank = options.group_rank
     meeting = Meeting(options.store, rank, options.group_size, options.timeout)
     try:
+        _require_known_torch()
         settings = from_environ()
         client = _client(settings) if settings.mode is not Mode.OFF else None
     except SettingsError as wrong:
         raise refuse(meeting, rank, str(wrong)) from None
+    except UnsupportedTorchError as wrong:
+        refuse(meeting, rank, str(wrong))
+        raise
     if client is None:
         refuse(meeting, rank, "OPUS_MODE is off on this rank and not on others; use one mode for all ranks")
         _job = None

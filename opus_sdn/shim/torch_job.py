@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -34,13 +35,14 @@ from opus_sdn.shim.torch_lanes import Call, Lane
 from opus_sdn.shim.torch_works import DirectWork, GatedWork
 from opus_sdn.shim.verdict import FATAL
 from opus_sdn.shim.wire import GroupAnswer, connection_path, job_path, read_circuits, read_group
-from opus_sdn.shim.witness_client import WitnessClient
+from opus_sdn.shim.witness_client import WitnessClient, WitnessError
 
 DRAIN_S = 5.0  # how long `destroy_process_group` lets operations finish that nobody waited for
 JOIN_S = 1.0
 END_S = 5.0  # for stopping device work and leaving, after a failure
 RETRY_SLICE_S = 1.0
 REPORT_DELAY_S = 0.25
+CAUSE_S = 15.0  # the controller looks for a dead rank for 12 s before it names another cause
 
 log = logging.getLogger(__name__)
 
@@ -166,15 +168,17 @@ class RankJob:
 
     def begin(self, work: GatedWork) -> None:
         """Tell the witness, if there is one, before the operation is issued."""
-        if self._witness is not None:
-            self._witness.begin(self._witness_id(work), self._circuits_of(work.stream.connection), self.rank)
+        self._tell_witness(
+            lambda witness: witness.begin(
+                self._witness_id(work), self._circuits_of(work.stream.connection), self.rank
+            )
+        )
 
     def end(self, work: GatedWork) -> None:
         """The operation is over: tell the witness, then the controller."""
         with self._order:
             self._live.discard(work)
-        if self._witness is not None:
-            self._witness.end(self._witness_id(work))
+        self._tell_witness(lambda witness: witness.end(self._witness_id(work)))
         self._session.release(work.stream, work.n)
 
     def watch(self, work: DirectWork) -> None:
@@ -193,9 +197,9 @@ class RankJob:
         if first and not self._has_failed.wait(REPORT_DELAY_S):
             log.info("operation failed rank=%d work=%r error=%s", self.rank, work, text)
             self._session.report_failure(work.stream if work else None, work.n if work else None, text)
-        if not self._has_failed.wait(self._settings.fence_s):
+        if not self._has_failed.wait(max(self._settings.fence_s, CAUSE_S)):
             detail = f"an operation of rank {self.rank} failed, and the controller named no cause: {text}"
-            self._fail(OpusJobFailed(Problem.OPERATION_FAILED, detail, self.rank, self.incarnation))
+            self._fail(OpusJobFailed(Problem.OPERATION_FAILED, detail, None, self.incarnation))
         assert self._failed is not None
         return self._failed
 
@@ -301,6 +305,15 @@ class RankJob:
             named = rank if isinstance(rank, int) else None
             return OpusJobFailed(refused.problem, refused.detail, named, self.incarnation)
         return OpusRefusedError(refused.problem, refused.detail)
+
+    def _tell_witness(self, what: Callable[[WitnessClient], None]) -> None:
+        """A witness that is gone has gone with its switch: the job's own cause says what happened."""
+        if self._witness is None:
+            return
+        try:
+            what(self._witness)
+        except WitnessError as gone:
+            log.warning("traffic witness does not answer rank=%d error=%s", self.rank, gone)
 
     def _witness_id(self, work: GatedWork) -> str:
         return f"{self._settings.job}/{self.incarnation}/{work.stream}#{work.n}/rank{self.rank}"

@@ -151,6 +151,21 @@ def test_a_deadline_on_a_switch_that_refuses_says_what_it_said(bench: Bench) -> 
     assert "step 1 failed: port 3 is dirty" in failure.detail
 
 
+def test_an_operation_behind_others_has_its_deadline_from_its_turn_on(bench: Bench) -> None:
+    """A rank may issue a long backlog at once: waiting for the operations before it is no fault."""
+    for n in range(3):
+        bench.arrive(RING, n, 0)
+    for n in range(2):
+        pass_time(bench, DEADLINE_S - 10)
+        bench.arrive(RING, n, 1)
+        bench.play()
+    assert bench.engine.state.jobs["job"].running
+    pass_time(bench, DEADLINE_S - 10)
+    assert bench.engine.state.jobs["job"].running
+    pass_time(bench, 10)
+    assert cause(bench).detail.startswith("operation 2 of ring was not granted within 100 s of its turn: ")
+
+
 def test_a_granted_run_has_no_deadline(bench: Bench) -> None:
     bench.arrive(RING, 0, 0, 1)
     bench.play()

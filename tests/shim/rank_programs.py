@@ -434,9 +434,10 @@ def joins_again(backend: str, times: int) -> list[float]:
     return found
 
 
-def pretends_another_torch(backend: str, version: str) -> str:
-    """Initialise under a torch that calls itself otherwise."""
-    torch.__version__ = version  # type: ignore[assignment]
+def pretends_another_torch(backend: str, version: str, rank: int | None = None) -> str:
+    """Initialise under a torch that calls itself otherwise, on one rank or on all."""
+    if rank in (None, int(os.environ["RANK"])):
+        torch.__version__ = version  # type: ignore[assignment]
     with world(backend, TIMEOUT_S):
         return dist.get_backend()
 

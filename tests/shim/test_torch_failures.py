@@ -296,6 +296,17 @@ def test_a_torch_that_was_never_tried_is_refused_unless_that_is_wished(ranks: Zy
         assert [outcome.value for outcome in outcomes] == ["opus"] * 4
 
 
+def test_another_torch_on_one_rank_is_every_ranks_error(ranks: Zygote) -> None:
+    with SmallController(a_fabric()) as controller:
+        outcomes = launch(ranks, controller.url, "pretends_another_torch", "opus", "2.17.1", 2)
+    found = errors(outcomes)
+    kinds = [kind for kind, _ in found]
+    assert kinds == ["OpusInitError", "OpusInitError", "UnsupportedTorchError", "OpusInitError"]
+    assert all(
+        "rank 2: torch is 2.17.1; backend opus was tried with" in text for text in (found[0][1], found[3][1])
+    )
+
+
 def test_the_launcher_is_told_what_failed(ranks: Zygote) -> None:
     with SmallController(a_fabric()) as controller, pytest.raises(LaunchFailedError, match="OpusInitError"):
         ranks.run(

@@ -13,6 +13,7 @@ import torch
 
 from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.model import CoreSettings, Domain, Stream
+from opus_sdn.shim import torch_job
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.enrolment import Enrolment
 from opus_sdn.shim.errors import OpusError, OpusJobFailed, OpusRefusedError
@@ -150,12 +151,15 @@ def test_a_broken_operation_fails_the_job_for_both_with_the_controllers_cause() 
         assert all(rank.left for rank in controller.engine.state.jobs["job"].ranks)
 
 
-def test_where_nobody_names_a_cause_the_ranks_own_error_is_the_cause() -> None:
+def test_where_nobody_names_a_cause_the_ranks_own_error_is_the_cause_and_nobody_is_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_job, "CAUSE_S", 0.4)
     with SmallController(a_fabric(gpus=1)) as controller, jobs_of(controller, OPUS_FENCE_S="0.4") as jobs:
         controller.mangle = lambda method, path: "drop" if path.endswith("failures") else None
         failed = jobs[0].explain(BROKEN, None)
         assert isinstance(failed, OpusJobFailed)
-        assert (failed.problem, failed.rank) == ("operation-failed", 0)
+        assert (failed.problem, failed.rank) == ("operation-failed", None)
         assert "the controller named no cause" in failed.detail
         with pytest.raises(OpusJobFailed):
             submit(jobs[0])
