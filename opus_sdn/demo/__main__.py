@@ -11,6 +11,7 @@ Ends with a table and build/demo/report.json; exit status 1 when something is no
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ OPERATIONS: Final = 5
 STEPS: Final = 10
 DELAY_MS: Final = 50
 DEADLINE_S: Final = 180.0
+JOBS: Final = ("two-ranks", "prototype8-0ms", f"prototype8-{DELAY_MS}ms")
 
 console = Console(stderr=True)
 
@@ -138,7 +140,17 @@ def faults(reports: list[RunReport]) -> list[str]:
             found.append(f"{report.job}: {report.witness_violations} violations seen by the traffic witness")
         if "tp" in report.grants_by_dimension:
             found.append(f"{report.job}: tensor-parallel groups asked for grants")
+    for report in reports[1:]:
+        for rail in ("rail0", "rail1"):
+            ids = set(report.topology_history.get(rail, ()))
+            if not {"00", "11"} <= ids or set("".join(ids)) - set("01x-"):
+                found.append(
+                    f"{report.job}: topology ids on {rail} went {sorted(ids)}, wanted 00 and 11 among them"
+                )
     first = reports[0]
+    if (first.topology_changes, first.device_operations) != (1, 1):
+        changed = f"{first.topology_changes} changes and {first.device_operations} device operations"
+        found.append(f"{first.job}: {changed}, wanted exactly one of each")
     if first.topology_history != {"rail0": ["-", "0", "1"]}:
         found.append(f"{first.job}: topology ids went {first.topology_history}, wanted -, 0, 1 on rail0")
     if first.exposed_wait_ms_by_grant[0] < DELAY_MS:
@@ -149,6 +161,8 @@ def faults(reports: list[RunReport]) -> list[str]:
 def main() -> int:
     """Run all of it; the exit status."""
     OUT.mkdir(parents=True, exist_ok=True)
+    for job in JOBS:  # the controllers begin anew, and so do their files
+        shutil.rmtree(RUNS / job, ignore_errors=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -170,8 +184,9 @@ def main() -> int:
         "plain_gloo_step_seconds": [step.seconds for step in plain.times],
     }
     (OUT / "report.json").write_text(json.dumps(document, indent=2) + "\n")
-    (Console() if sys.stdout.isatty() else Console(width=140)).print(table(reports))
+    Console().print(table(reports))
     first = reports[0]
+    console.print("exposed: from the last rank's arrival to the grant, as the controller recorded it")
     console.print(f"(a) exposed wait of each all-reduce: {first.exposed_wait_ms_by_grant} ms")
     console.print(f"report: {OUT / 'report.json'}; logs and events: {RUNS}/<job>/")
     bad = faults(reports)

@@ -68,11 +68,20 @@ def opus(capfd: pytest.CaptureFixture[str]) -> Opus:
     return run
 
 
+# Shells start background jobs with the interrupt ignored, and children inherit that: a test run may be one.
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from opus_sdn.cli import main
+main()
+"""
+
+
 @contextmanager
 def opus_process(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """`opus` as a process, for as long as the block lasts."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "opus_sdn.cli", *map(str, arguments)],
+        [sys.executable, "-c", INTERRUPTIBLE, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
