@@ -149,22 +149,32 @@ def _free_side(layout: Layout, rank: int) -> int | None:
 
 
 def _require_joined(spec: JobSpec, connection: Connection) -> None:
-    """The circuits must join the participants' hosts into one component."""
-    parent: dict[str, str] = {spec.placement[r].host: spec.placement[r].host for r in connection.ranks}
+    """The circuits must join the participants' hosts into one component.
 
-    def root(host: str) -> str:
-        while parent[host] != host:
-            host = parent[host]
-        return host
+    Inside a host ranks reach each other anyway; where one host is made to use the rails, its GPUs are joined.
+    """
+    one_host = len({spec.placement[rank].host for rank in connection.ranks}) == 1
+    apart = one_host and spec.force_scale_out
+
+    def node(place: Place | Port) -> str:
+        return f"{place.host}:{place.slot}" if apart else place.host
+
+    parent = {node(spec.placement[rank]): node(spec.placement[rank]) for rank in connection.ranks}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            name = parent[name]
+        return name
 
     for circuit in connection.circuits:
-        parent[root(circuit.a.host)] = root(circuit.b.host)
-    islands = sorted({root(host) for host in parent})
+        parent[root(node(circuit.a))] = root(node(circuit.b))
+    islands = sorted({root(name) for name in parent})
     if len(islands) > 1:
         raise CoreError(
             Problem.UNROUTABLE,
             f"connection {connection.id}: the rails of ranks {list(connection.ranks)} do not join their "
-            f"hosts (hosts stay apart: {', '.join(islands)}); ranks that talk must share a GPU slot's rail",
+            f"{'GPUs' if apart else 'hosts'} ({', '.join(islands)} stay apart); ranks that talk must share a "
+            "GPU slot's rail",
             connection=connection.id,
             ranks=list(connection.ranks),
         )

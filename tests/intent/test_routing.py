@@ -166,7 +166,7 @@ def test_a_ring_is_routable_if_its_rails_join_all_hosts(
 def test_a_pair_across_slots_is_unroutable() -> None:
     fabric = make_fabric(2, gpus=2)
     spec = make_spec([Place("h0", 0), Place("h1", 1)])
-    with pytest.raises(CoreError, match=r"connection g:0-1: .*\(hosts stay apart: h0, h1\)"):
+    with pytest.raises(CoreError, match=r"connection g:0-1: .*\(h0, h1 stay apart\)"):
         pair(fabric, spec, group("g", 0, 1), 0, 1)
 
 
@@ -175,8 +175,8 @@ def test_a_pair_inside_a_host_needs_no_circuits_unless_it_is_forced_out() -> Non
     ranks = [Place("h0", 0), Place("h0", 1), Place("h1", 0)]
     inside = pair(fabric, make_spec(ranks), group("g", 0, 1, 2), 0, 1)
     assert (inside.id, inside.circuits) == ("g:0-1", ())
-    forced = pair(fabric, make_spec(ranks, force_scale_out=True), group("g", 0, 1, 2), 0, 1)
-    assert forced.circuits == ()  # two slots, no rail in common, but one host: nothing to join
+    with pytest.raises(CoreError, match=r"do not join their GPUs \(h0:0, h0:1 stay apart\)"):
+        pair(fabric, make_spec(ranks, force_scale_out=True), group("g", 0, 1, 2), 0, 1)
     across = pair(fabric, make_spec(ranks), group("g", 0, 1, 2), 0, 2)
     assert [circuit.id for circuit in across.circuits] == ["h0:0:0--h1:0:1"]  # first and last of three
 
@@ -216,3 +216,14 @@ DOMAINS = [
 @pytest.mark.parametrize(("spec", "ranks", "wanted"), DOMAINS)
 def test_where_a_group_travels(spec: JobSpec, ranks: tuple[int, ...], wanted: Domain) -> None:
     assert domain_of(spec, ranks) is wanted
+
+
+def test_gpus_of_one_host_that_is_made_to_use_the_rails_must_share_one() -> None:
+    """Each slot on its own rail: nothing would join them, and nothing would be gated without a word."""
+    spec = make_spec([Place("h0", 0), Place("h0", 1)], {"dp": 2}, force_scale_out=True)
+    layout = Layout(spec.dimensions, 2)
+    with pytest.raises(CoreError, match=r"do not join their GPUs \(h0:0, h0:1 stay apart\)") as refused:
+        ring(make_fabric(1, gpus=2), spec, layout, group("g", 0, 1))
+    assert refused.value.problem is Problem.UNROUTABLE
+    joined = ring(make_fabric(1, gpus=2, one_rail=True), spec, layout, group("g", 0, 1))
+    assert [circuit.id for circuit in joined.circuits] == ["h0:0:1--h0:1:0"]
