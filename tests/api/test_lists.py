@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.world import PREFIX, Controller, controller, fabric
+from tests.api.world import PREFIX, Controller, controller, fabric, wait_until
 
 
 def pages(opus: Controller, path: str, name: str, limit: int, **query: str) -> list[str]:
@@ -34,6 +34,7 @@ def test_every_list_can_be_read_in_pages_of_any_size(tmp_path: Path) -> None:
                 opus.arrive(rank, f"g{i}", 0)
         for i in (1, 3):
             opus.arrive(i, f"g{i}", 0)
+        wait_until(lambda: len(opus.get("/locks", limit=500)["locks"]) == 6, "the three rings are granted")
         opus.declare("k0", world=1, nonce="1", placement=[{"rank": 0, "host": "h0", "slot": 1}])
         opus.declare("k1", world=1, nonce="1", placement=[{"rank": 0, "host": "h1", "slot": 1}])
         for path, name, query, least in (
