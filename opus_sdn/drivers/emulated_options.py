@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from opus_sdn.drivers.base import SwitchConfigError
-from opus_sdn.intent.fabric import CrossConnect, Side, Switch, Terminal
+from opus_sdn.drivers.pairs import clash, misfit, normal
+from opus_sdn.intent.fabric import CrossConnect, Switch
 
 DELAY_MS_MAX = 600_000.0
 INFLIGHT_MAX = 65_536
@@ -52,46 +52,6 @@ class EmulatedOptions:
             max_inflight=_inflight(switch, given.get("max_inflight", defaults.max_inflight)),
             initial=_initial(switch, given.get("initial", defaults.initial)),
         )
-
-
-def normal(switch: Switch, pair: CrossConnect) -> CrossConnect:
-    """One form per connection: without sides 5-2 and 2-5 are the same, and the lower position comes first."""
-    if switch.sided or pair.ingress <= pair.egress:
-        return pair
-    return CrossConnect(pair.egress, pair.ingress)
-
-
-def misfit(switch: Switch, pair: CrossConnect) -> str | None:
-    """Why this switch can never hold this pair, or None when it can."""
-    if not (0 <= pair.ingress < switch.size and 0 <= pair.egress < switch.size):
-        return f"{text(pair)} is out of range; positions are 0 to {switch.size - 1}"
-    if not switch.sided and pair.ingress == pair.egress:
-        return (
-            f"{text(pair)} joins position {pair.ingress} to itself; an any-to-any switch needs two positions"
-        )
-    return None
-
-
-def clash(switch: Switch, pairs: Sequence[CrossConnect]) -> str | None:
-    """Two of these pairs that use one terminal, in words, or None when they are a matching."""
-    users: dict[Terminal, CrossConnect] = {}
-    for pair in pairs:
-        for terminal in switch.terminals_of(pair):
-            other = users.setdefault(terminal, pair)
-            if other is not pair:
-                return f"{text(other)} and {text(pair)} both use {place(terminal)}"
-    return None
-
-
-def text(pair: CrossConnect) -> str:
-    """A cross-connect as messages write it."""
-    return f"{pair.ingress}->{pair.egress}"
-
-
-def place(terminal: Terminal) -> str:
-    """A terminal as messages write it, without the switch's name."""
-    side = {Side.INGRESS: "ingress", Side.EGRESS: "egress", Side.ANY: "position"}[terminal.side]
-    return f"{side} {terminal.position}"
 
 
 def _milliseconds(switch: Switch, name: str, value: object) -> float:

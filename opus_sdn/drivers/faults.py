@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from opus_sdn.drivers.base import (
     AmbiguousError,
     Applied,
+    ConflictMode,
     Description,
+    DeviceEvent,
     Driver,
     DriverError,
     Observation,
+    PortState,
+    Refusal,
     TerminalError,
     TransientError,
 )
+from opus_sdn.drivers.pairs import PortId
 from opus_sdn.intent.fabric import CrossConnect
 
 
@@ -31,9 +36,12 @@ class FaultKind(StrEnum):
     LATE = "late"  # given up by the driver, applied by the device afterwards
     SLOW = "slow"  # works, after a while
     PARTIAL = "partial"  # the first pairs of the list applied, the others not
+    LIE = "lie"  # says done, changes nothing
+    LOCKED = "locked"  # refused: somebody at the device keeps everybody else from writing
+    SILENT = "silent"  # connected, and never answers
 
 
-READ_FAULTS = frozenset({FaultKind.TRANSIENT, FaultKind.TERMINAL, FaultKind.SLOW})
+READ_FAULTS = frozenset({FaultKind.TRANSIENT, FaultKind.TERMINAL, FaultKind.SLOW, FaultKind.SILENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +99,20 @@ class FaultyDriver:
         return await self.inner.read()
 
     async def apply(
-        self, remove: tuple[CrossConnect, ...], add: tuple[CrossConnect, ...], epoch: int
+        self,
+        remove: tuple[CrossConnect, ...],
+        add: tuple[CrossConnect, ...],
+        epoch: int,
+        *,
+        mode: ConflictMode = ConflictMode.SAFE,
+        expect_revision: str | None = None,
     ) -> Applied:
-        """As the inner driver does, unless a fault is due."""
+        """As the inner driver does, unless a fault is due. A faulty call is made in `safe` mode."""
         fault = self._applies.popleft() if self._applies else None
         if fault is None:
-            return await self.inner.apply(remove, add, epoch)
+            return await self.inner.apply(remove, add, epoch, mode=mode, expect_revision=expect_revision)
+        if fault.kind is FaultKind.LIE:
+            return Applied()
         if fault.kind is FaultKind.REQUEST_LOST:
             raise AmbiguousError("no answer (the request was lost)")
         if fault.kind is FaultKind.ANSWER_LOST:
@@ -113,6 +129,26 @@ class FaultyDriver:
         await self._refuse_or_wait(fault)
         return await self.inner.apply(remove, add, epoch)
 
+    async def ports(self) -> tuple[PortState, ...]:
+        """As the inner driver says."""
+        return await self.inner.ports()
+
+    async def power(self, ports: Collection[PortId]) -> Mapping[PortId, float]:
+        """As the inner driver says."""
+        return await self.inner.power(ports)
+
+    async def block(self, ports: Collection[PortId], *, blocked: bool) -> None:
+        """As the inner driver does."""
+        await self.inner.block(ports, blocked=blocked)
+
+    async def label(self, labels: Mapping[PortId, str]) -> None:
+        """As the inner driver does."""
+        await self.inner.label(labels)
+
+    def events(self) -> AsyncIterator[DeviceEvent]:
+        """Those of the inner driver."""
+        return self.inner.events()
+
     async def close(self) -> None:
         """Close the inner driver; a late request that has not landed yet is lost with the session."""
         await self.inner.close()
@@ -122,6 +158,10 @@ class FaultyDriver:
             raise TransientError("refused for now (injected fault)", fault.seconds)
         if fault.kind is FaultKind.TERMINAL:
             raise TerminalError("refused (injected fault)")
+        if fault.kind is FaultKind.LOCKED:
+            raise TerminalError("locked at the device (injected fault)", Refusal.LOCKED)
+        if fault.kind is FaultKind.SILENT:
+            await asyncio.get_running_loop().create_future()
         await self._sleep(fault.seconds)
 
     async def _apply_late(

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from opus_sdn.drivers.emulated import EmulatedSwitch, Transition
-from opus_sdn.drivers.emulated_options import text
+from opus_sdn.drivers.pairs import text
 from opus_sdn.intent.fabric import Attachment, CircuitKind, CrossConnect, Fabric, Port, Terminal
 
 VIOLATIONS_KEPT = 1000

@@ -12,7 +12,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
-from opus_sdn.drivers.base import AmbiguousError, Driver, DriverError, TerminalError, TransientError
+from opus_sdn.drivers.base import (
+    AmbiguousError,
+    Applied,
+    Driver,
+    DriverError,
+    TerminalError,
+    TransientError,
+)
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.switches import Step
@@ -147,7 +154,7 @@ class SwitchWorker:
             call.add_done_callback(_take_result)
             return _Outcome(f"no answer within the step's deadline of {self._step_deadline_s:g} s")
         try:
-            call.result()
+            return _Outcome(call.result().shortfall())
         except TransientError as error:
             return _Outcome(error.detail, error.retry_after_s)
         except TerminalError as error:
@@ -157,8 +164,6 @@ class SwitchWorker:
         except Exception as error:
             logger.exception("driver failed unforeseen", extra={"switch": self.name, "step": step.id})
             wrong = f"driver failed with {type(error).__name__}"
-        else:
-            return _Outcome()
         # The lost command may still take effect until the step's deadline: reading sooner proves nothing.
         await asyncio.sleep(deadline - self._loop.time())
         return _Outcome(wrong)
@@ -217,11 +222,11 @@ class SwitchWorker:
             await asyncio.sleep(backoff.failed())
 
 
-async def _applied(driver: Driver, step: Step, epoch: int) -> None:
-    await driver.apply(step.remove, step.add, epoch)
+async def _applied(driver: Driver, step: Step, epoch: int) -> Applied:
+    return await driver.apply(step.remove, step.add, epoch)
 
 
-def _take_result(call: asyncio.Task[None]) -> None:
+def _take_result(call: asyncio.Task[Applied]) -> None:
     """Look at the end of a call that nobody waits for, or asyncio reports it as lost."""
     if not call.cancelled():
         call.exception()

@@ -184,7 +184,9 @@ def test_the_revision_changes_whenever_the_table_does() -> None:
 
 def test_a_driver_says_what_its_device_is() -> None:
     driver = EmulatedDriver(device(size=16, sided=False, max_inflight=3))
-    assert asyncio.run(driver.describe()) == Description("emulated", 16, sided=False, max_inflight=3)
+    assert asyncio.run(driver.describe()) == Description(
+        "emulated", 16, sided=False, max_inflight=3, shutter=True, labels=True
+    )
 
 
 def test_an_ended_session_is_refused_and_the_circuits_stay() -> None:
