@@ -6,11 +6,16 @@ never tears down a circuit that carries traffic, and says when it is so.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("opus-sdn")
-except PackageNotFoundError:  # run from a source tree that nobody installed
-    __version__ = "0+unknown"
-
 __all__ = ["__version__"]
+
+
+def __getattr__(name: str) -> str:
+    """`__version__`, looked up when asked for: reading installed metadata takes tens of milliseconds."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("opus-sdn")
+    except PackageNotFoundError:  # run from a source tree that nobody installed
+        return "0+unknown"

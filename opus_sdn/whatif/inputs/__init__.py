@@ -1,0 +1,1 @@
+"""Readers for what the published simulator is given beside the trace."""

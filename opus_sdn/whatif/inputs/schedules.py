@@ -1,0 +1,133 @@
+"""The topologies a fabric can take: who is joined to whom with how much bandwidth.
+
+A schedules file has one block per topology: `BW <id>`, a row of bandwidths for each rank (GB/s, of 2^30
+bytes), and `END`. Most rows are equal in most topologies, so rows are kept once and compared by identity.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from opus_sdn.whatif.errors import InputError
+from opus_sdn.whatif.inputs.text import MAX_SCHEDULE_BYTES, read_bytes
+
+Row = tuple[float, ...]
+
+GIGABYTE = 1 << 30
+MAX_TOPOLOGIES = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedules:
+    """`topologies[t][i][j]` is the bandwidth in GB/s from rank i to rank j in topology t; 0 is dark.
+
+    Rows that are equal are one object, within a topology and between them.
+    """
+
+    topologies: tuple[tuple[Row, ...], ...]
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the topologies join."""
+        return len(self.topologies[0])
+
+    @property
+    def stages(self) -> int:
+        """How many pipeline stages choose their topology; 0 when there is only one topology."""
+        return len(self.topologies).bit_length() - 1
+
+    def stage_of(self, rank: int) -> int:
+        """The pipeline stage of a rank: ranks of a stage are contiguous."""
+        return rank * self.stages // self.ranks if self.stages else 0
+
+    def bandwidth(self, topology: int, source: int, destination: int) -> float:
+        """GB/s from one rank to another."""
+        return self.topologies[topology][source][destination]
+
+
+def read_schedules(path: Path | str) -> Schedules:
+    """The schedules file, plain or `.xz`. Raises InputError."""
+    file = Path(path)
+    return parse_schedules(read_bytes(file, MAX_SCHEDULE_BYTES), file)
+
+
+def parse_schedules(content: bytes, file: Path) -> Schedules:
+    """The schedules in `content`."""
+    rows: dict[bytes, Row] = {}
+    values: dict[bytes, float] = {}
+    blocks: dict[int, tuple[Row, ...]] = {}
+    current: int | None = None
+    found: list[Row] = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        row = rows.get(line)
+        if row is not None and current is not None:
+            found.append(row)
+            continue
+        text = line.strip()
+        if not text:
+            continue
+        if text.startswith(b"BW"):
+            if current is not None:
+                raise InputError(f"topology {current} has no END", file=file, field=f"line {number}")
+            current, found = _topology_id(text, file, number, blocks), []
+        elif current is None:
+            raise InputError("a block begins with `BW <topology id>`", file=file, field=f"line {number}")
+        elif text == b"END":
+            blocks[current] = tuple(found)
+            current = None
+        else:
+            row = rows[line] = _row(text, values, file, number)
+            found.append(row)
+    if current is not None:
+        raise InputError(f"topology {current} has no END", file=file)
+    return _checked(blocks, file)
+
+
+def _topology_id(text: bytes, file: Path, line: int, known: dict[int, tuple[Row, ...]]) -> int:
+    words = text.split()
+    if len(words) != 2 or words[0] != b"BW" or not words[1].isdigit() or int(words[1]) >= MAX_TOPOLOGIES:
+        why = f"a block begins with `BW <topology id>`, ids below {MAX_TOPOLOGIES}"
+        raise InputError(why, file=file, field=f"line {line}", value=text.decode("utf-8", "replace"))
+    number = int(words[1])
+    if number in known:
+        raise InputError("the topology occurs twice", file=file, field=f"line {line}", value=number)
+    return number
+
+
+def _row(text: bytes, values: dict[bytes, float], file: Path, line: int) -> Row:
+    words = text.split()
+    for word in set(words) - values.keys():
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0.0):
+            shown = word.decode("utf-8", "replace")
+            raise InputError("a bandwidth in GB/s, 0 or more", file=file, field=f"line {line}", value=shown)
+        values[word] = value
+    return tuple([values[word] for word in words])
+
+
+def _checked(blocks: dict[int, tuple[Row, ...]], file: Path) -> Schedules:
+    count = len(blocks)
+    if count == 0:
+        raise InputError("no block `BW <topology id>` ... `END`", file=file)
+    if count & (count - 1) or sorted(blocks) != list(range(count)):
+        why = f"topologies 0 to 2^stages - 1 are needed, found {sorted(blocks)[:8]} ({count} of them)"
+        raise InputError(why, file=file)
+    topologies = tuple(blocks[number] for number in range(count))
+    ranks = len(topologies[0])
+    for number, rows in enumerate(topologies):
+        if len(rows) != ranks or ranks == 0:
+            why = f"topology {number} has {len(rows)} rows, topology 0 has {ranks}"
+            raise InputError(why, file=file)
+        for source, row in enumerate(rows):
+            if len(row) != ranks:
+                why = f"row {source} of topology {number} has {len(row)} numbers, {ranks} ranks need {ranks}"
+                raise InputError(why, file=file)
+    stages = count.bit_length() - 1
+    if stages and ranks % stages:
+        raise InputError(f"{ranks} ranks do not divide into {stages} pipeline stages", file=file)
+    return Schedules(topologies)
