@@ -14,12 +14,15 @@ PYTHON ?=
 # Further arguments for every `pip install`, for example another index.
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+# `no` leaves out the tests that need PostgreSQL's programs; else they are installed where that is possible.
+POSTGRES ?= yes
+export OPUS_TEST_POSTGRES := $(POSTGRES)
 # How many times the usual number of seeds `make soak` runs.
 SCALE ?= 20
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)
 
-.PHONY: help install demo test lint bench soak openapi clean
+.PHONY: help install postgres demo test lint bench soak openapi clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | while IFS=$$'\t' read -r name what; do printf '  make %-9s %s\n' "$$name" "$$what"; done
@@ -49,10 +52,20 @@ $(STAMP): pyproject.toml requirements/torch-cpu.txt
 	$(PIP) --editable '.[dev,shim,whatif]'
 	touch $@
 
+postgres: $(STAMP) ## PostgreSQL's programs for the tests: found, or installed by apt-get as root
+	@if [ "$(POSTGRES)" != no ] && ! $(BIN)/python -m tests.postgres; then
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	        echo "installing PostgreSQL's programs for the tests (apt-get install postgresql)" >&2
+	        apt-get update -qq >&2
+	        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >&2
+	    fi
+	    $(BIN)/python -m tests.postgres || { $(BIN)/python -m tests.postgres why >&2; exit 1; }
+	fi
+
 demo: $(STAMP) ## two and eight real PyTorch ranks train through the controller; report in build/demo/
 	@$(BIN)/python -m opus_sdn.demo
 
-test: $(STAMP) ## all tests but the soak; the pure core with full branch coverage
+test: $(STAMP) postgres ## all tests but the soak; the pure core with full branch coverage
 	@echo "every branch of the pure core:" >&2
 	$(BIN)/python -m pytest -q tests/intent --ignore=tests/intent/test_programs.py --ignore=tests/intent/test_mutants.py \
 	    --cov=opus_sdn.intent --cov-branch --cov-fail-under=100 $(PYTEST_ARGS)

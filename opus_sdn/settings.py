@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 ENV_PREFIX = "OPUS_SDN_"
+DATABASES = ("sqlite:///", "sqlite+pysqlite:///", "postgresql://", "postgresql+psycopg://")
 KIB = 1024
 MIB = 1024 * 1024
 
@@ -57,7 +58,9 @@ class Settings(BaseSettings):
     )
     port: Count = Field(8700, ge=0, le=65_535, description="TCP port to listen on; 0 takes a free one")
     database: str = Field(
-        "sqlite:///opus.db", description="Where state is kept, as an SQLAlchemy URL", repr=False
+        "sqlite:///opus.db",
+        description="Where state is kept: sqlite:///PATH or postgresql://USER@HOST/DATABASE",
+        repr=False,
     )
     fabric_file: Path | None = Field(None, description="Fabric to load at the start when none is stored yet")
     runs_dir: Path = Field(Path("runs"), description="Folder of the per-job logs and event streams")
@@ -80,6 +83,28 @@ class Settings(BaseSettings):
     )
     overtake_ms: Count = Field(250, ge=0, le=600_000, description="For how many milliseconds they may do so")
     wait_s_max: Seconds = Field(60.0, description="Longest wait, in seconds, that one long poll may ask for")
+
+    events_kept_max: Count = Field(
+        1_000_000, ge=1, le=1_000_000_000, description="Most events kept; the oldest go first"
+    )
+    events_kept_days: Count = Field(
+        90, ge=1, le=36_500, description="Days after which events go even if there are few"
+    )
+    jobs_kept_max: Count = Field(
+        10_000, ge=1, le=10_000_000, description="Most ended jobs kept; those that ended first go first"
+    )
+    steps_kept_max: Count = Field(
+        10_000, ge=20, le=10_000_000, description="Most finished device steps kept; the oldest go first"
+    )
+    store_queue_max: Count = Field(
+        16_384,
+        ge=64,
+        le=1_000_000,
+        description="Most batches waiting for the disk; at half, requests get 503",
+    )
+    store_reconnect_s: Seconds = Field(
+        10.0, description="Seconds that a lost database connection is tried again"
+    )
 
     rank_body_max_bytes: Count = Field(
         256 * KIB, ge=KIB, le=16 * MIB, description="Largest body on rank routes, bytes"
@@ -112,11 +137,14 @@ class Settings(BaseSettings):
     @field_validator("database")
     @classmethod
     def _known_database(cls, value: str) -> str:
-        if not value.startswith(("sqlite:///", "sqlite+pysqlite:///")):
+        if not value.startswith(DATABASES):
             # The address may hold a password: of what was given, name its scheme at most.
             scheme, mark, _ = value.partition("://")
             given = f"starts with {scheme}://, which" if mark else "has no scheme, which"
-            raise ValueError(f"{given} is not supported: use sqlite:///PATH, as sqlite:///opus.db")
+            raise ValueError(
+                f"{given} is not supported: use sqlite:///PATH, as sqlite:///opus.db, or "
+                "postgresql://USER@HOST/DATABASE"
+            )
         return value
 
     @model_validator(mode="after")
@@ -189,4 +217,5 @@ def _explain(error: Any, given: dict[str, Any], config: Path | None) -> str:
     if error["type"] == "value_error":
         message = str(error["ctx"]["error"])
         return f"{origin}: {message}" if name else message
-    return f"{origin}: is {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    given_value = "***" if name == "database" else repr(error["input"])  # it may hold a password
+    return f"{origin}: is {given_value}: {error['msg'][0].lower()}{error['msg'][1:]}"

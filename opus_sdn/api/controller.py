@@ -27,6 +27,7 @@ from opus_sdn.reconciler.clock import Clock, steady_clock
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.settings import Settings
 from opus_sdn.store.base import JobRecord, Snapshot, Store, StoreError
+from opus_sdn.store.rules import DAY_S, Retention
 from opus_sdn.store.sql import SqlStore
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Controller:
         """
         clock = clock or steady_clock()
         try:
-            held: Store = store if store is not None else await asyncio.to_thread(SqlStore, settings.database)
+            held: Store = store if store is not None else await asyncio.to_thread(_open_store, settings)
         except StoreError as error:
             raise StartError(str(error)) from None
         try:
@@ -165,6 +166,20 @@ class _Witness:
         """Stop listening."""
         if self._server is not None:
             await self._server.close()
+
+
+def _open_store(settings: Settings) -> SqlStore:
+    return SqlStore(
+        settings.database,
+        retention=Retention(
+            events_max=settings.events_kept_max,
+            events_age_s=settings.events_kept_days * DAY_S,
+            jobs_max=settings.jobs_kept_max,
+            steps_max=settings.steps_kept_max,
+        ),
+        queue_max=settings.store_queue_max,
+        reconnect_s=settings.store_reconnect_s,
+    )
 
 
 def _core_settings(settings: Settings) -> CoreSettings:

@@ -22,7 +22,10 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the controller's settings.")
 ]
 DatabaseOption = Annotated[
-    str | None, typer.Option("--database", metavar="URL", help="Database, as sqlite:///opus.db.")
+    str | None,
+    typer.Option(
+        "--database", metavar="URL", help="Database, as sqlite:///opus.db or postgresql://opus@db/opus."
+    ),
 ]
 FormatOption = Annotated[Format, typer.Option("-o", "--output", help="How to write the result.")]
 
@@ -87,6 +90,38 @@ def check(
         raise CliError(wrong)
     if form is Format.TABLE:
         message(f"{redacted(url)}: in order, revision {found}")
+
+
+@database_app.command()
+def downgrade(
+    revision: Annotated[
+        str, typer.Argument(metavar="REVISION", help="As `0001`; `base` removes all tables.")
+    ],
+    config: ConfigOption = None,
+    database: DatabaseOption = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Yes, what the older schema cannot hold is lost.")
+    ] = False,
+) -> None:
+    """Take the database back to the schema of an older program. Stop every controller first."""
+    from opus_sdn.store import migrate
+    from opus_sdn.store.base import StoreError
+
+    url = settings_of(config, database=database).database
+    if revision not in (*migrate.revisions(), "base"):
+        known = ", ".join((*migrate.revisions(), "base"))
+        raise CliError(f"REVISION: is {revision!r}; use one of {known}", ExitCode.USAGE)
+    if not yes:
+        raise CliError(
+            f"{redacted(url)}: what the schema of {revision} cannot hold would be lost; say --yes",
+            ExitCode.USAGE,
+        )
+    try:
+        before = migrate.current(url)
+        migrate.downgrade(url, revision)
+    except StoreError as failed:
+        raise CliError(str(failed)) from None
+    message(f"{redacted(url)}: from revision {before} to {revision}")
 
 
 @config_app.command()

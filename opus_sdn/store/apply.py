@@ -7,11 +7,11 @@ else is rare and written at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Table, bindparam, delete, func, select, update
-from sqlalchemy.dialects.sqlite import Insert, insert
+from sqlalchemy import Connection, Delete, Insert, Table, bindparam, delete, func, insert, select, update
 
 from opus_sdn.intent.changes import (
     Batch,
@@ -45,41 +45,16 @@ from opus_sdn.store.rows import (
     MetaRow,
     PortRow,
     RailRow,
-    Row,
     StepRow,
     SwitchRow,
     table,
 )
+from opus_sdn.store.rules import Retention
 
 UNFINISHED = [StepState.PLANNED.value, StepState.STARTED.value]
-STEPS_MAX = 10_000  # finished steps kept as the journal's history
-STEPS_TRIM = 500
 
 Key = tuple[str | int, ...]
 Values = dict[str, Any]
-
-
-def _delete_by_key(of: Table) -> Delete:
-    return delete(of).where(*(column == bindparam(column.name) for column in of.primary_key))
-
-
-def _upsert(of: Table) -> Insert:
-    statement = insert(of)
-    others = {column.name: statement.excluded[column.name] for column in of.columns if not column.primary_key}
-    return statement.on_conflict_do_update(index_elements=list(of.primary_key), set_=others)
-
-
-def _raise_mark() -> Insert:
-    statement = insert(_MARKS)
-    return statement.on_conflict_do_update(
-        index_elements=list(_MARKS.primary_key),
-        set_={"mark": statement.excluded.mark},
-        where=statement.excluded.mark > _MARKS.c.mark,
-    )
-
-
-def _key_names(row: type[Row]) -> tuple[str, ...]:
-    return tuple(column.name for column in table(row).primary_key)
 
 
 _JOBS, _GROUPS, _LOCKS, _MARKS, _INTENTS = (
@@ -88,19 +63,54 @@ _JOBS, _GROUPS, _LOCKS, _MARKS, _INTENTS = (
 _STEPS, _SWITCHES, _CIRCUITS, _EVENTS = (table(row) for row in (StepRow, SwitchRow, CircuitRow, EventRow))
 _META, _FABRIC, _PORTS, _RAILS = (table(row) for row in (MetaRow, FabricRow, PortRow, RailRow))
 
-_LOCK_KEY, _MARK_KEY, _INTENT_KEY = (_key_names(row) for row in (LockRow, MarkRow, IntentRow))
+
+def _key_names(of: Table) -> tuple[str, ...]:
+    return tuple(column.name for column in of.primary_key)
+
+
+def _delete_by_key(of: Table) -> Delete:
+    return delete(of).where(*(column == bindparam(column.name) for column in of.primary_key))
+
+
+_LOCK_KEY, _MARK_KEY, _INTENT_KEY = (_key_names(of) for of in (_LOCKS, _MARKS, _INTENTS))
 _LOCK_GONE, _INTENT_GONE, _CIRCUIT_GONE = (_delete_by_key(of) for of in (_LOCKS, _INTENTS, _CIRCUITS))
 _LOCK_NEW, _EVENT_NEW, _STEP_NEW, _CIRCUIT_NEW = (insert(of) for of in (_LOCKS, _EVENTS, _STEPS, _CIRCUITS))
-_JOB_SET, _GROUP_SET, _INTENT_SET, _SWITCH_SET = (_upsert(of) for of in (_JOBS, _GROUPS, _INTENTS, _SWITCHES))
-_MARK_RAISED = _raise_mark()
+
+
+class Statements:
+    """What databases write in different words: an insert that finds the row there already."""
+
+    def __init__(self, new: Callable[[Table], Any]) -> None:
+        self._new = new
+        self.job, self.group, self.intent, self.switch, self.fabric = (
+            self._upsert(of) for of in (_JOBS, _GROUPS, _INTENTS, _SWITCHES, _FABRIC)
+        )
+        raised = new(_MARKS)
+        self.mark: Insert = raised.on_conflict_do_update(
+            index_elements=list(_MARKS.primary_key),
+            set_={"mark": raised.excluded.mark},
+            where=raised.excluded.mark > _MARKS.c.mark,
+        )
+
+    def _upsert(self, of: Table) -> Insert:
+        statement = self._new(of)
+        others = {
+            column.name: statement.excluded[column.name] for column in of.columns if not column.primary_key
+        }
+        made: Insert = statement.on_conflict_do_update(index_elements=list(of.primary_key), set_=others)
+        return made
+
+
+statements_of = cache(Statements)
 
 
 class Applier:
     """Applies changes on the one writing connection. Used by one thread; a failure leaves it unusable."""
 
-    def __init__(self, connection: Connection, events_max: int) -> None:
+    def __init__(self, connection: Connection, statements: Statements, retention: Retention) -> None:
         self._connection = connection
-        self._events_max = events_max
+        self._statements = statements
+        self._retention = retention
         read = connection.execute
         self._incarnations: dict[str, int] = {
             row.job: row.incarnation for row in read(select(_JOBS.c.job, _JOBS.c.incarnation))
@@ -114,6 +124,10 @@ class Applier:
         self._first_event: int = first or 1
         self._steps_count: int = read(select(func.count()).select_from(_STEPS)).scalar_one()
         self._last_step: int = read(select(func.max(_STEPS.c.step))).scalar() or 0
+        ended = read(select(_JOBS.c.job).where(_JOBS.c.state == JobState.ENDED.value))
+        self._ended: set[str] = set(ended.scalars())
+        self._now = 0.0
+        self._look_for_old_at = 0.0
         self._forget_collected()
 
     def _forget_collected(self) -> None:
@@ -127,17 +141,10 @@ class Applier:
 
     def batch(self, batch: Batch) -> int:
         """Apply a batch; the number of the last event so far. StoreError when it contradicts the store."""
+        self._now = max(self._now, batch.at)
         for change in batch.changes:
             self._change(change, batch.at)
         return self._last_event
-
-    def raise_start(self) -> int:
-        """Count one more start of the controller."""
-        first = insert(_META).values(id=1, start_number=1)
-        one_more = first.on_conflict_do_update(
-            index_elements=[_META.c.id], set_={"start_number": _META.c.start_number + 1}
-        )
-        return int(self._connection.execute(one_more.returning(_META.c.start_number)).scalar_one())
 
     def put_fabric(
         self, document: str, ports: Sequence[tuple[str, str, str, int]], rails: Sequence[tuple[str, str]]
@@ -147,7 +154,9 @@ class Applier:
         if stored is not None and stored.document == document:
             return int(stored.generation)
         generation = 1 if stored is None else stored.generation + 1
-        self._connection.execute(_upsert(_FABRIC), {"id": 1, "generation": generation, "document": document})
+        self._connection.execute(
+            self._statements.fabric, {"id": 1, "generation": generation, "document": document}
+        )
         self._connection.execute(delete(_PORTS))
         self._connection.execute(delete(_RAILS))
         self._many(insert(_RAILS), [{"rail": rail, "switch": switch} for rail, switch in rails])
@@ -162,15 +171,15 @@ class Applier:
 
     def flush(self) -> None:
         """Write what was collected: what goes before what comes, so that a key may do both."""
-        self._many(_GROUP_SET, list(self._groups.values()))
+        self._many(self._statements.group, list(self._groups.values()))
         self._many(_LOCK_GONE, [dict(zip(_LOCK_KEY, key, strict=True)) for key in self._locks_gone])
         self._many(_LOCK_NEW, list(self._locks.values()))
         self._many(
-            _MARK_RAISED,
+            self._statements.mark,
             [{**dict(zip(_MARK_KEY, key, strict=True)), "mark": mark} for key, mark in self._marks.items()],
         )
         self._many(_INTENT_GONE, [dict(zip(_INTENT_KEY, key, strict=True)) for key in self._intents_gone])
-        self._many(_INTENT_SET, list(self._intents.values()))
+        self._many(self._statements.intent, list(self._intents.values()))
         self._many(_EVENT_NEW, self._events)
         if self._events:
             self._trim_events()
@@ -269,10 +278,19 @@ class Applier:
 
     def _trim_events(self) -> None:
         count = self._last_event - self._first_event + 1
-        drop = rules.events_to_drop(count, self._events_max)
+        drop = rules.events_to_drop(count, self._retention.events_max)
+        if self._now >= self._look_for_old_at:
+            self._look_for_old_at = self._now + rules.LOOK_FOR_OLD_EVERY_S
+            drop = max(drop, rules.old_events_to_drop(self._first_young_event() - self._first_event))
         if drop:
             self._first_event += drop
             self._connection.execute(delete(_EVENTS).where(_EVENTS.c.seq < self._first_event))
+
+    def _first_young_event(self) -> int:
+        """The oldest event that age lets stay: the newest one stays always, as numbers go on from it."""
+        young = select(_EVENTS.c.seq).where(_EVENTS.c.at >= self._now - self._retention.events_age_s)
+        first = self._connection.execute(young.order_by(_EVENTS.c.seq).limit(1)).scalar()
+        return self._last_event if first is None else int(first)
 
     # --- jobs
 
@@ -289,8 +307,9 @@ class Applier:
             "started_at": at,
             "settled_at": None,
         }
-        self._connection.execute(_JOB_SET, job)
+        self._connection.execute(self._statements.job, job)
         self._incarnations[change.job] = change.incarnation
+        self._ended.discard(change.job)
 
     def _job_settled(self, change: JobSettled, at: float) -> None:
         if not rules.may_act(self._newest(change.job), change.job, change.incarnation):
@@ -300,8 +319,31 @@ class Applier:
         self._connection.execute(
             update(_JOBS)
             .where(_JOBS.c.job == change.job)
-            .values(state=change.state.value, cause=change.cause, detail=change.detail, settled_at=at)
+            .values(
+                state=change.state.value, cause=change.cause, detail=codec.text(change.detail), settled_at=at
+            )
         )
+        if change.state is JobState.ENDED:
+            self._ended.add(change.job)
+            self._trim_jobs()
+        else:
+            self._ended.discard(change.job)
+
+    def _trim_jobs(self) -> None:
+        """Forget the jobs that ended longest ago, but not how far incarnations were numbered."""
+        drop = rules.jobs_to_drop(len(self._ended), self._retention.jobs_max)
+        if not drop:
+            return
+        ended = select(_JOBS.c.job, _JOBS.c.incarnation).where(_JOBS.c.state == JobState.ENDED.value)
+        oldest = self._connection.execute(ended.order_by(_JOBS.c.settled_at)).all()
+        gone = [row.job for row in oldest[:drop]]
+        floor = max(row.incarnation for row in oldest[:drop])
+        self._connection.execute(delete(_JOBS).where(_JOBS.c.job.in_(gone)))
+        lower = update(_META).where(_META.c.incarnation_floor < floor)
+        self._connection.execute(lower.values(incarnation_floor=floor))
+        self._ended.difference_update(gone)
+        for job in gone:
+            del self._incarnations[job]
 
     def _forget_work(self, job: str) -> None:
         """Remove what an incarnation works with, once nobody works in its name any more."""
@@ -341,21 +383,21 @@ class Applier:
         self._connection.execute(_STEP_NEW, step)
         self._last_step = change.step
         self._steps_count += 1
-        if self._steps_count > STEPS_MAX:
+        if self._steps_count > self._retention.steps_max:
             self._trim_steps()
 
     def _step_moved(self, change: StepMoved, at: float) -> None:
         moved = self._connection.execute(
             update(_STEPS)
             .where(_STEPS.c.step == change.step, _STEPS.c.state.in_(UNFINISHED))
-            .values(state=change.state.value, detail=change.detail, moved_at=at)
+            .values(state=change.state.value, detail=codec.text(change.detail), moved_at=at)
         )
         if moved.rowcount != 1:
             raise rules.unknown_step(change.step, change.switch)
 
     def _trim_steps(self) -> None:
         """Forget old finished steps; the newest stays, as its number must not be given again."""
-        kept_from = self._last_step - (STEPS_MAX - STEPS_TRIM)
+        kept_from = self._last_step - rules.steps_to_keep(self._retention.steps_max)
         gone = self._connection.execute(
             delete(_STEPS).where(_STEPS.c.step < kept_from, _STEPS.c.state.not_in(UNFINISHED))
         )
@@ -363,7 +405,7 @@ class Applier:
 
     def _observed_now(self, change: CircuitsObserved, at: float) -> None:
         seen = {"switch": change.switch, "generation": change.generation, "observed_at": at}
-        self._connection.execute(_SWITCH_SET, seen)
+        self._connection.execute(self._statements.switch, seen)
         before = self._observed.get(change.switch, frozenset())
         after = frozenset(change.matching)
         self._many(_CIRCUIT_GONE, _circuit_rows(change.switch, before - after))

@@ -19,6 +19,18 @@ class StoreError(Exception):
     """The store cannot be used or has failed; the message says which, why and what to do."""
 
 
+class StoreBusyError(StoreError):
+    """Too much waits for the disk already. Nothing was taken and nothing is lost: ask again later."""
+
+
+class StaleEpochError(StoreError):
+    """A newer start number writes into this database: this one may not, and nothing of it was written."""
+
+
+class CommitsLostError(StoreError):
+    """The database was started anew without its newest commits: what it has answered is no longer true."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventRecord:
     """One stored event. `seq` counts from 1, without gaps that readers see; `at` = seconds since 1970."""
@@ -123,7 +135,11 @@ class SwitchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All current state, read in one transaction."""
+    """All current state, read in one transaction.
+
+    `clean`: the start before this one ended in order, so that nothing of what it answered can be missing.
+    `incarnation_floor`: incarnations of jobs that are not kept any more were numbered up to this.
+    """
 
     start: int
     fabric: str | None
@@ -137,13 +153,18 @@ class Snapshot:
     switches: tuple[SwitchRecord, ...]
     last_step: int
     last_event: int
+    clean: bool = False
+    incarnation_floor: int = 0
 
 
 class Store(Protocol):
     """The store protocol. All methods may be called from any thread."""
 
     def raise_start(self) -> int:
-        """Raise the start number by one, durably, and return it. Called once per controller start, first."""
+        """Raise the start number by one, durably, and return it. Called once per term, first.
+
+        From then on this store alone writes: what another one with a lower number submits is refused.
+        """
         ...
 
     def put_fabric(
@@ -156,7 +177,18 @@ class Store(Protocol):
         ...
 
     def submit(self, batch: Batch) -> Future[int]:
-        """Queue one batch; the future gives the last event seq so far, or holds a StoreError when lost."""
+        """Queue one batch; the future gives the last event seq so far, or holds a StoreError when lost.
+
+        Raises StoreBusyError, with nothing taken and nothing lost, when the queue is full.
+        """
+        ...
+
+    def has_room(self) -> bool:
+        """False when so much is queued that requests are better refused before anything is decided."""
+        ...
+
+    def fault(self) -> str | None:
+        """What is wrong with the database now, as for the readiness page: not reachable, or its schema."""
         ...
 
     def snapshot(self) -> Snapshot:
@@ -170,5 +202,8 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is queued, then let go of the database. Later submits fail."""
+        """Write what is queued and that this start ended in order, then let go of the database.
+
+        Later submits fail. Nothing is written by a store that has failed before.
+        """
         ...

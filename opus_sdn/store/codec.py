@@ -40,6 +40,11 @@ def to_json(value: object, what: str) -> str:
         ) from refused
 
 
+def text(value: str | None) -> str | None:
+    """Text for people as every database can hold it: without the NUL character, which PostgreSQL refuses."""
+    return None if value is None else value.replace("\0", "\ufffd")
+
+
 def data_from_json(text: str, what: str) -> dict[str, object]:
     """Read an object written by `to_json`."""
     try:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TypeVar
 
 from opus_sdn.intent.changes import (
@@ -45,6 +45,7 @@ from opus_sdn.store.base import (
     StoreError,
     SwitchRecord,
 )
+from opus_sdn.store.rules import Retention
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -53,17 +54,20 @@ V = TypeVar("V")
 class MemoryStore:
     """Implements `Store` for tests and simulations. What it holds ends with it; futures are done at once."""
 
-    def __init__(self, *, events_max: int = rules.EVENTS_MAX) -> None:
+    def __init__(self, *, retention: Retention | None = None) -> None:
         self._guard = threading.Lock()
         self._closed = False
         self._refusal: StoreError | None = None
-        self._events_max = events_max
+        self._retention = retention or Retention()
         self._start = 0
+        self._began_clean = False
+        self._incarnation_floor = 0
         self._fabric: str | None = None
         self._fabric_generation = 0
         self._last_step = 0
         self._last_event = 0
         self._jobs: dict[str, JobRecord] = {}
+        self._ended_at: dict[str, float] = {}
         self._groups: dict[tuple[str, str], GroupRecord] = {}
         self._locks: dict[tuple[str, Stream, int, int], LockRecord] = {}
         self._granted: dict[tuple[str, Stream], int] = {}
@@ -73,11 +77,14 @@ class MemoryStore:
         self._switches: dict[str, SwitchRecord] = {}
         self._events: deque[EventRecord] = deque()
         self._undo: list[Callable[[], object]] = []
+        self._now = 0.0
+        self._look_for_old_at = 0.0
 
     def raise_start(self) -> int:
         """Count one more start of the controller."""
         with self._guard:
             self._must_be_usable()
+            self._began_clean = self._start == 0  # nothing was there before
             self._start += 1
             return self._start
 
@@ -108,6 +115,14 @@ class MemoryStore:
                 done.set_exception(self._refusal)
         return done
 
+    def has_room(self) -> bool:
+        """Always: nothing waits."""
+        return True
+
+    def fault(self) -> str | None:
+        """Never anything."""
+        return None
+
     def snapshot(self) -> Snapshot:
         """Everything current."""
         with self._guard:
@@ -125,6 +140,8 @@ class MemoryStore:
                 switches=tuple(self._switches[switch] for switch in sorted(self._switches)),
                 last_step=self._last_step,
                 last_event=self._last_event,
+                clean=self._began_clean,
+                incarnation_floor=self._incarnation_floor,
             )
 
     def events(
@@ -168,9 +185,29 @@ class MemoryStore:
                 undo()
             self._last_step, self._last_event = last_step, last_event
             return StoreError(f"batch {batch.id} not written: {failed}; nothing is written any more")
-        for _ in range(rules.events_to_drop(len(self._events), self._events_max)):
-            self._events.popleft()
+        self._now = max(self._now, batch.at)
+        if self._last_event != last_event:
+            self._trim_events()
         return None
+
+    def _trim_events(self) -> None:
+        drop = rules.events_to_drop(len(self._events), self._retention.events_max)
+        if self._events and self._now >= self._look_for_old_at:
+            self._look_for_old_at = self._now + rules.LOOK_FOR_OLD_EVERY_S
+            oldest_kept = self._now - self._retention.events_age_s
+            old = sum(1 for _ in takewhile(lambda event: event.at < oldest_kept, self._events))
+            drop = max(drop, rules.old_events_to_drop(min(old, len(self._events) - 1)))
+        for _ in range(drop):
+            self._events.popleft()
+
+    def _trim_jobs(self) -> None:
+        drop = rules.jobs_to_drop(len(self._ended_at), self._retention.jobs_max)
+        floor = self._incarnation_floor
+        self._undo.append(lambda: setattr(self, "_incarnation_floor", floor))
+        for job in sorted(self._ended_at, key=lambda name: self._ended_at[name])[:drop]:
+            self._incarnation_floor = max(self._incarnation_floor, self._jobs[job].incarnation)
+            self._drop(self._jobs, job)
+            self._drop(self._ended_at, job)
 
     def _put(self, table: dict[K, V], key: K, value: V) -> None:
         if key in table:
@@ -209,7 +246,7 @@ class MemoryStore:
             case JobStarted():
                 self._job_started(change)
             case JobSettled():
-                self._job_settled(change)
+                self._job_settled(change, at)
 
     def _may_act(self, change: LocksReleased | IntentMoved | JobSettled) -> bool:
         return rules.may_act(self._newest(change.job), change.job, change.incarnation)
@@ -280,16 +317,20 @@ class MemoryStore:
         self._forget_work(change.job)
         started = JobRecord(change.job, change.incarnation, change.spec, JobState.RUNNING, None, None)
         self._put(self._jobs, change.job, started)
+        self._drop(self._ended_at, change.job)
 
-    def _job_settled(self, change: JobSettled) -> None:
+    def _job_settled(self, change: JobSettled, at: float) -> None:
         if not self._may_act(change):
             return
         if change.state is JobState.ENDED:
             self._forget_work(change.job)
-        settled = replace(
-            self._jobs[change.job], state=change.state, cause=change.cause, detail=change.detail
-        )
+            self._put(self._ended_at, change.job, at)
+        else:
+            self._drop(self._ended_at, change.job)
+        detail = codec.text(change.detail)
+        settled = replace(self._jobs[change.job], state=change.state, cause=change.cause, detail=detail)
         self._put(self._jobs, change.job, settled)
+        self._trim_jobs()
 
     def _forget_work(self, job: str) -> None:
         self._drop_all(self._groups, [key for key in self._groups if key[0] == job])
@@ -322,7 +363,7 @@ class MemoryStore:
         if change.step not in self._steps:
             raise rules.unknown_step(change.step, change.switch)
         if change.state in {StepState.PLANNED, StepState.STARTED}:
-            moved = replace(self._steps[change.step], state=change.state, detail=change.detail)
+            moved = replace(self._steps[change.step], state=change.state, detail=codec.text(change.detail))
             self._put(self._steps, change.step, moved)
         else:
             self._drop(self._steps, change.step)

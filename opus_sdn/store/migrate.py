@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -17,10 +15,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import opus_sdn
 from opus_sdn.store.base import StoreError
-from opus_sdn.store.lockfile import ExclusiveLock
-from opus_sdn.store.sqlite import database_path, migration_engine, reason
+from opus_sdn.store.database import Database, database_of, reason
 
 PACKAGE = Path(opus_sdn.__file__).parent
+VERSION_TABLE = "alembic_version"
 
 
 def upgrade(url: str) -> None:
@@ -28,27 +26,27 @@ def upgrade(url: str) -> None:
 
     StoreError when the database is in use, not ours, newer than this program, or cannot be written.
     """
-    path = database_path(url)
-    lock = ExclusiveLock(path)
+    database = database_of(url)
+    claim = database.claim()
     try:
-        upgrade_locked(path)
+        upgrade_claimed(database)
     finally:
-        lock.release()
+        claim.release()
 
 
 def downgrade(url: str, revision: str) -> None:
     """Take a database back to an older revision, all or nothing; `base` removes all tables."""
-    path = database_path(url)
-    lock = ExclusiveLock(path)
+    database = database_of(url)
+    claim = database.claim()
     try:
-        _migrate(path, lambda settings: command.downgrade(settings, revision))
+        _migrate(database, lambda settings: command.downgrade(settings, revision))
     finally:
-        lock.release()
+        claim.release()
 
 
-def upgrade_locked(path: Path) -> None:
-    """As `upgrade`, for a caller that holds the database's lock."""
-    _migrate(path, lambda settings: command.upgrade(settings, "head"))
+def upgrade_claimed(database: Database) -> None:
+    """As `upgrade`, for a caller that has claimed the database."""
+    _migrate(database, lambda settings: command.upgrade(settings, "head"))
 
 
 @cache
@@ -59,54 +57,59 @@ def head() -> str:
     return found
 
 
+@cache
+def revisions() -> tuple[str, ...]:
+    """All revisions that this program knows, oldest first."""
+    scripts = ScriptDirectory.from_config(settings_for(None))
+    return tuple(script.revision for script in reversed(list(scripts.walk_revisions())))
+
+
 def current(url: str) -> str | None:
     """The database's revision; None when new (no file, or no tables). StoreError when it is not ours."""
-    return revision_of(database_path(url))
+    return revision_of(database_of(url))
 
 
 def check(url: str) -> str | None:
     """None when the database has the revision this program needs, else a sentence that says what to do."""
-    path = database_path(url)
+    database = database_of(url)
     try:
-        found = revision_of(path)
+        found = revision_of(database)
     except StoreError as unusable:
         return str(unusable)
+    return fault_of(database, found)
+
+
+def fault_of(database: Database, found: str | None) -> str | None:
+    """As `check`, for a revision that was found there."""
     needed = head()
     if found == needed:
         return None
     if found is None:
-        return f"database {path} has no tables yet, revision {needed} is needed: run `opus db upgrade`"
-    scripts = ScriptDirectory.from_config(settings_for(None))
-    if found not in {script.revision for script in scripts.walk_revisions()}:
+        return f"{database.name} has no tables yet, revision {needed} is needed: run `opus db upgrade`"
+    if found not in revisions():
         return (
-            f"database {path} has revision {found}, which this program does not know (its newest is "
+            f"{database.name} has revision {found}, which this program does not know (its newest is "
             f"{needed}): use the program that wrote it, or a newer one"
         )
-    return f"database {path} has revision {found}, {needed} is needed: run `opus db upgrade`"
+    return f"{database.name} has revision {found}, {needed} is needed: run `opus db upgrade`"
 
 
-def revision_of(path: Path) -> str | None:
-    """As `current`, by path. Reads only: a database that does not exist is not made."""
-    if not path.exists():
-        return None
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            tables = {
-                name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-            }
-            if "alembic_version" in tables:
-                row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-                return None if row is None else str(row[0])
-    except sqlite3.Error as failed:
-        raise StoreError(
-            f"database {path} cannot be read: {failed}; name another file, or restore it from a copy"
-        ) from failed
+def revision_of(database: Database) -> str | None:
+    """As `current`. Reads only: a database that does not exist is not made."""
+    tables = database.tables()
+    if VERSION_TABLE in tables:
+        return tables[VERSION_TABLE]
     if tables:
         raise StoreError(
-            f"database {path} holds tables of something else ({', '.join(sorted(tables)[:5])}): "
-            "name another file"
+            f"{database.name} holds tables of something else ({', '.join(sorted(tables)[:5])}): "
+            "name another database"
         )
     return None
+
+
+def revision_in(connection: Connection) -> str | None:
+    """The revision, by a connection to a database that is known to be ours."""
+    return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()  # noqa: S608
 
 
 def settings_for(connection: Connection | None, package: Path = PACKAGE) -> Config:
@@ -124,20 +127,16 @@ def settings_for(connection: Connection | None, package: Path = PACKAGE) -> Conf
     return settings
 
 
-def _migrate(path: Path, act: Callable[[Config], None]) -> None:
-    revision_of(path)  # refuses what is not ours before anything is written
-    engine = migration_engine(path)
+def _migrate(database: Database, act: Callable[[Config], None]) -> None:
+    revision_of(database)  # refuses what is not ours before anything is written
+    engine = database.migration_engine()
     try:
         with engine.begin() as connection:
             act(settings_for(connection))
-            broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-            if broken is not None:
-                raise StoreError(
-                    f"database {path}: rows of {broken[0]} would point nowhere; nothing was changed"
-                )
+            database.verify(connection)
     except (SQLAlchemyError, CommandError) as failed:
         raise StoreError(
-            f"database {path} cannot be migrated: {reason(failed)}; nothing was changed"
+            f"{database.name} cannot be migrated: {reason(failed)}; nothing was changed"
         ) from failed
     finally:
         engine.dispose()

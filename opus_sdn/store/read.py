@@ -45,14 +45,14 @@ _STEPS = table(StepRow)
 
 def read_snapshot(connection: Connection) -> Snapshot:
     """Everything current, in key order. The caller's transaction makes it one moment."""
-    meta = next(iter(_rows(connection, table(MetaRow))), None)
+    meta = connection.execute(select(table(MetaRow))).mappings().one()
     fabric = next(iter(_rows(connection, table(FabricRow))), None)
     circuits: dict[str, list[CrossConnect]] = {}
     for row in _rows(connection, table(CircuitRow)):
         circuits.setdefault(row["switch"], []).append(CrossConnect(row["ingress"], row["egress"]))
     steps = select(_STEPS).where(_STEPS.c.state.in_(UNFINISHED)).order_by(_STEPS.c.step)
     return Snapshot(
-        start=0 if meta is None else meta["start_number"],
+        start=meta["start_number"],
         fabric=None if fabric is None else fabric["document"],
         fabric_generation=0 if fabric is None else fabric["generation"],
         jobs=tuple(_job(row) for row in _rows(connection, table(JobRow))),
@@ -67,6 +67,8 @@ def read_snapshot(connection: Connection) -> Snapshot:
         ),
         last_step=connection.execute(select(func.max(_STEPS.c.step))).scalar() or 0,
         last_event=connection.execute(select(func.max(_EVENTS.c.seq))).scalar() or 0,
+        clean=meta["began_clean"],
+        incarnation_floor=meta["incarnation_floor"],
     )
 
 
@@ -85,7 +87,9 @@ def read_events(
 
 
 def _rows(connection: Connection, of: Table) -> list[RowMapping]:
-    return list(connection.execute(select(of).order_by(*of.primary_key)).mappings())
+    """All rows in key order: sorted here, as databases sort text each in an order of its own."""
+    key = [column.name for column in of.primary_key]
+    return sorted(connection.execute(select(of)).mappings(), key=lambda row: [row[name] for name in key])
 
 
 def _stream(row: Mapping[Any, Any]) -> Stream:

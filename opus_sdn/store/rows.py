@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Double,
     ForeignKeyConstraint,
@@ -15,6 +16,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
+    text,
 )
 from sqlmodel import Field, SQLModel
 
@@ -50,6 +53,29 @@ class MetaRow(Row, table=True):
 
     id: int = Field(primary_key=True, sa_type=Integer)
     start_number: int = Field(sa_type=BIG)
+    # Transactions so far. One that was cut off while it committed is known to be there, or not, by it.
+    commits: int = Field(sa_type=BIG, sa_column_kwargs={"server_default": text("0")})
+    # Incarnations of jobs whose rows are gone were numbered up to here.
+    incarnation_floor: int = Field(sa_type=BIG, sa_column_kwargs={"server_default": text("0")})
+    # Whether the newest start has ended in order, and whether the one before it had.
+    ended_clean: bool = Field(sa_type=Boolean, sa_column_kwargs={"server_default": false()})
+    began_clean: bool = Field(sa_type=Boolean, sa_column_kwargs={"server_default": false()})
+
+
+class LeaseRow(Row, table=True):
+    """Who leads, in one row. Times are the database server's, in seconds since 1970."""
+
+    __tablename__ = "lease"
+    __table_args__ = (CheckConstraint("id = 1", name="single_row"),)
+
+    id: int = Field(primary_key=True, sa_type=Integer)
+    epoch: int = Field(sa_type=BIG)
+    holder: str
+    address: str
+    backend: int = Field(sa_type=BIG)
+    renewals: int = Field(sa_type=BIG)
+    expires_at: float = Field(sa_type=Double)
+    quiet_at: float = Field(sa_type=Double)
 
 
 class FabricRow(Row, table=True):

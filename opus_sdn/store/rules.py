@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from opus_sdn.store.base import StoreError
 
-EVENTS_MAX = 1_000_000
 EVENTS_LIMIT_MAX = 1000
 TRIM_MAX = 1000
+OLD_EVENTS_TRIM_MAX = 50_000  # of one transaction, so that it stays short
+LOOK_FOR_OLD_EVERY_S = 60.0
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much history is kept, newest first. What still matters is kept whatever it is."""
+
+    events_max: int = 1_000_000
+    events_age_s: float = 90 * DAY_S
+    jobs_max: int = 10_000  # ended jobs
+    steps_max: int = 10_000  # finished device steps
+
+    def __post_init__(self) -> None:
+        for name in ("events_max", "jobs_max", "steps_max"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: keep at least 1, numbers go on from it")
 
 
 def may_act(newest: int, job: str, incarnation: int) -> bool:
@@ -78,6 +96,21 @@ def events_to_drop(count: int, events_max: int) -> int:
     if count <= events_max:
         return 0
     return count - events_max + min(TRIM_MAX, events_max // 10)
+
+
+def old_events_to_drop(count: int) -> int:
+    """How many of `count` events that are too old go now; the others at the next looks."""
+    return max(0, min(count, OLD_EVENTS_TRIM_MAX))
+
+
+def jobs_to_drop(count: int, jobs_max: int) -> int:
+    """How many of `count` ended jobs go now, oldest first: more than are over, so that it is rare."""
+    return 0 if count <= jobs_max else count - jobs_max + jobs_max // 20
+
+
+def steps_to_keep(steps_max: int) -> int:
+    """How many steps stay when there are more than `steps_max`, unfinished ones apart."""
+    return steps_max - steps_max // 20
 
 
 def check_events_limit(limit: int) -> None:

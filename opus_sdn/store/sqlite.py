@@ -8,13 +8,17 @@ the death of the process by any signal, and is lost when the machine loses power
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, StaticPool, create_engine, event
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.engine import URL
 
 from opus_sdn.store.base import StoreError
+from opus_sdn.store.database import Database
+from opus_sdn.store.lockfile import ExclusiveLock
 
 BUSY_TIMEOUT_S = 5.0  # only tools beside the controller can make anyone wait
 # Pages of 4 KiB in the log before a commit copies them into the database file, with two waits for the disk.
@@ -24,88 +28,113 @@ CHECKPOINT_PAGES = 8192
 LOG_MAX_BYTES = 64 * 1024 * 1024  # the log is cut to this after a checkpoint
 READERS_MAX = 16
 READER_WAIT_S = 30.0
+VERSION_TABLE = "alembic_version"
 
 
-def database_path(url: str) -> Path:
-    """The file behind `sqlite:///PATH`, links resolved: one file has one lock. StoreError otherwise."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        # The text may hold a password: say what is right, not what it was.
-        raise StoreError("database address is not an SQLAlchemy URL: use sqlite:///PATH") from None
-    shown = parsed.render_as_string(hide_password=True)
-    if parsed.drivername not in {"sqlite", "sqlite+pysqlite"}:
-        raise StoreError(f"database {shown} is not supported: use sqlite:///PATH, as sqlite:///opus.db")
-    name = parsed.database
-    if not name or name == ":memory:" or name.startswith("file:") or parsed.query:
-        raise StoreError(f"database {shown} does not name a file: use sqlite:///PATH, as sqlite:///opus.db")
-    return Path(name).resolve()
+class SqliteDatabase(Database):
+    """One file on a local disk, for one process at a time."""
 
+    needs = "it needs a local disk with free space that this user may write to"
 
-def writer_engine(path: Path) -> Engine:
-    """The engine of the one writing connection: each transaction takes the write lock when it begins."""
-    engine = _engine(path, StaticPool, "BEGIN IMMEDIATE")
+    def __init__(self, url: URL) -> None:
+        """The file behind `sqlite:///PATH`, links resolved: one file has one lock. StoreError otherwise."""
+        name = url.database
+        if not name or name == ":memory:" or name.startswith("file:") or url.query:
+            shown = url.render_as_string(hide_password=True)
+            raise StoreError(
+                f"database {shown} does not name a file: use sqlite:///PATH, as sqlite:///opus.db"
+            )
+        self.path = Path(name).resolve()
+        self.name = f"database {self.path}"
+        self.insert = insert
 
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        if mode != "wal":
-            raise StoreError(f"database {path} is in journal mode {mode!r}, wal is needed: use a local disk")
-        connection.execute(f"PRAGMA journal_size_limit={LOG_MAX_BYTES}")
-        connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
-        connection.execute("PRAGMA foreign_keys=ON")
+    def claim(self) -> ExclusiveLock:
+        """The lock file beside the database."""
+        return ExclusiveLock(self.path)
 
-    return engine
+    def tables(self) -> dict[str, str | None]:
+        """As `Database.tables`."""
+        if not self.path.exists():
+            return {}
+        try:
+            with closing(sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True)) as connection:
+                names = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+                found: dict[str, str | None] = dict.fromkeys(name for (name,) in names)
+                if VERSION_TABLE in found:
+                    row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608
+                    found[VERSION_TABLE] = None if row is None else str(row[0])
+        except sqlite3.Error as failed:
+            raise StoreError(
+                f"{self.name} cannot be read: {failed}; name another file, or restore it from a copy"
+            ) from failed
+        return found
 
+    def writer_engine(self) -> Engine:
+        """Each transaction takes the write lock when it begins."""
+        engine = self._engine(StaticPool, "BEGIN IMMEDIATE")
 
-def reader_engine(path: Path) -> Engine:
-    """The engine of reading connections, for any thread: each transaction sees one moment."""
-    engine = _engine(
-        path, QueuePool, "BEGIN", pool_size=4, max_overflow=READERS_MAX - 4, pool_timeout=READER_WAIT_S
-    )
+        @event.listens_for(engine, "connect")
+        def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreError(f"{self.name} is in journal mode {mode!r}, wal is needed: use a local disk")
+            connection.execute(f"PRAGMA journal_size_limit={LOG_MAX_BYTES}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+            connection.execute("PRAGMA foreign_keys=ON")
 
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-        connection.execute("PRAGMA query_only=ON")
+        return engine
 
-    return engine
+    def reader_engine(self) -> Engine:
+        """For any thread: each transaction sees one moment."""
+        engine = self._engine(
+            QueuePool, "BEGIN", pool_size=4, max_overflow=READERS_MAX - 4, pool_timeout=READER_WAIT_S
+        )
 
+        @event.listens_for(engine, "connect")
+        def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+            connection.execute("PRAGMA query_only=ON")
 
-def migration_engine(path: Path) -> Engine:
-    """The engine for changing the schema: foreign keys are off, as tables may be copied and replaced."""
-    return _engine(path, NullPool, "BEGIN IMMEDIATE")
+        return engine
 
+    def migration_engine(self) -> Engine:
+        """Foreign keys are off, as tables may be copied and replaced."""
+        return self._engine(NullPool, "BEGIN IMMEDIATE")
 
-def set_durability(connection: Connection, *, durable: bool) -> None:
-    """What the next commits wait for: the disk, or the operating system. Not within a transaction."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    driver.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+    @contextmanager
+    def writing(self, connection: Connection, *, durable: bool) -> Iterator[None]:
+        """What a commit waits for is a setting of the connection, made before the transaction begins."""
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        driver.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        with connection.begin():
+            yield
 
+    def verify(self, connection: Connection) -> None:
+        """What foreign keys would have refused while they were off."""
+        broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+        if broken is not None:
+            raise StoreError(f"{self.name}: rows of {broken[0]} would point nowhere; nothing was changed")
 
-def reason(failed: Exception) -> str:
-    """What the database said, without the statement that SQLAlchemy adds to it."""
-    return str(getattr(failed, "orig", None) or failed)
+    def is_gone(self, failed: Exception) -> bool:
+        """Never: there is no connection that could be lost."""
+        return False
 
+    def _engine(self, pool: type[NullPool | QueuePool | StaticPool], begin: str, **options: object) -> Engine:
+        engine = create_engine(
+            URL.create("sqlite", database=str(self.path)),
+            poolclass=pool,
+            hide_parameters=True,
+            connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+            **options,
+        )
 
-def _engine(
-    path: Path, pool: type[NullPool | QueuePool | StaticPool], begin: str, **options: object
-) -> Engine:
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        poolclass=pool,
-        hide_parameters=True,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
-        **options,
-    )
+        @event.listens_for(engine, "connect")
+        def _manual(connection: sqlite3.Connection, _record: object) -> None:
+            # Python's driver would begin transactions late and as readers; `_begin` below does it instead.
+            connection.isolation_level = None
 
-    @event.listens_for(engine, "connect")
-    def _manual(connection: sqlite3.Connection, _record: object) -> None:
-        # Python's driver would begin transactions late and as readers; `_begin` below does it instead.
-        connection.isolation_level = None
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            connection.exec_driver_sql(begin)
 
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    return engine
+        return engine

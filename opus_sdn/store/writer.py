@@ -2,10 +2,10 @@
 
 Group commit: while one transaction is on its way to the disk the next batches gather, and all of them share
 the next commit. So the cost of a commit is shared exactly when there is load. Order is kept, and a batch is
-never split.
+never split. A full queue refuses and loses nothing: whoever submits has to wait.
 
 After a failure nothing more is written, as the core's memory is ahead of the database by what was lost: the
-controller has to stop, and to start again from what is stored.
+controller has to start a new term from what is stored.
 """
 
 from __future__ import annotations
@@ -16,34 +16,38 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import islice
 
 from sqlalchemy import Connection
 
 from opus_sdn.store.apply import Applier
-from opus_sdn.store.base import StoreError
-from opus_sdn.store.sqlite import reason, set_durability
+from opus_sdn.store.base import CommitsLostError, StaleEpochError, StoreBusyError, StoreError
+from opus_sdn.store.database import reason
+from opus_sdn.store.session import Session
 
 QUEUE_MAX = 16_384  # entries waiting for the writer
 GROUP_MAX = 1_024  # entries in one transaction
 
 logger = logging.getLogger(__name__)
 
+May = Callable[[Connection, int], None]
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    act: Callable[[Applier], int]
-    durable: bool
+    """`act` for a part of a shared transaction, `may` for taking over in one of its own."""
+
     what: str
+    durable: bool
+    act: Callable[[Applier], int] | None = None
+    may: May | None = None
     future: Future[int] = field(default_factory=Future)
 
 
 class Writer:
-    """Owns the writing connection. `submit` may be called from any thread and never waits for the disk."""
+    """Owns the writing session. `submit` may be called from any thread and never waits for the disk."""
 
-    def __init__(self, connection: Connection, applier: Applier, name: str, queue_max: int) -> None:
-        self._connection = connection
-        self._applier = applier
+    def __init__(self, session: Session, name: str, queue_max: int) -> None:
+        self._session = session
         self._name = name
         self._queue_max = queue_max
         self._queue: deque[_Entry] = deque()
@@ -53,18 +57,41 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="opus-store-writer", daemon=True)
         self._thread.start()
 
+    def has_room(self) -> bool:
+        """Whether less than half of the queue is taken."""
+        return 2 * len(self._queue) < self._queue_max
+
     def submit(self, act: Callable[[Applier], int], *, durable: bool, what: str) -> Future[int]:
-        """Queue one entry. Its future cannot be cancelled, and holds a StoreError when the entry is lost."""
-        entry = _Entry(act, durable, what)
+        """Queue one entry. Its future cannot be cancelled, and holds a StoreError when the entry is lost.
+
+        Raises StoreBusyError, with nothing queued, when too many wait already.
+        """
+        return self._append(_Entry(what, durable, act=act))
+
+    def take_over(self, may: May) -> Future[int]:
+        """Queue the raising of the start number, see `Session.take_over`."""
+        return self._append(_Entry("start number", durable=True, may=may))
+
+    def close(self, last: Callable[[Applier], int] | None = None) -> None:
+        """Write what is queued, then `last`, durably, if nothing has failed, and end the thread."""
+        with self._changed:
+            if self._refusal is None:
+                self._refusal = StoreError(f"{self._name} is closed")
+                if last is not None:
+                    self._queue.append(_Entry("end", durable=True, act=last))
+            self._changed.notify()
+        self._session.give_up()
+        self._thread.join()
+
+    def _append(self, entry: _Entry) -> Future[int]:
         entry.future.set_running_or_notify_cancel()
         with self._changed:
-            if self._refusal is None and len(self._queue) >= self._queue_max:
-                # A hole in the order of batches cannot be mended later: this one is as good as lost.
-                self._refusal = StoreError(
-                    f"{self._name}: {what} is lost, as {self._queue_max} entries wait for the disk already; "
-                    "nothing is written any more: use a faster disk and start again"
-                )
             refusal = self._refusal
+            if refusal is None and len(self._queue) >= self._queue_max:
+                raise StoreBusyError(
+                    f"{self._name}: {len(self._queue)} entries wait for the disk already, so {entry.what} is "
+                    "not taken: ask again in a second, or use a faster disk"
+                )
             if refusal is None:
                 self._queue.append(entry)
                 self._changed.notify()
@@ -72,20 +99,11 @@ class Writer:
             entry.future.set_exception(refusal)
         return entry.future
 
-    def close(self) -> None:
-        """Write what is queued and end the thread. Later submits fail."""
-        with self._changed:
-            if self._refusal is None:
-                self._refusal = StoreError(f"{self._name} is closed")
-            self._changed.notify()
-        self._thread.join()
-
     def _run(self) -> None:
         while group := self._next_group():
             try:
-                results = self._commit(group)
-            except Exception as failed:
-                logger.exception("store failed, nothing is written any more")
+                results = self._write(group)
+            except Exception as failed:  # noqa: BLE001  # whatever it is, it is told to all who wait
                 self._fail(group, failed)
                 return
             for entry, result in zip(group, results, strict=True):
@@ -93,30 +111,36 @@ class Writer:
 
     def _next_group(self) -> list[_Entry]:
         """What shares the next transaction; empty when the writer is closed and all is written."""
+        group: list[_Entry] = []
         with self._changed:
             while not self._queue and self._refusal is None:
                 self._changed.wait()
-            group = list(islice(self._queue, GROUP_MAX))
-            for _ in group:
-                self._queue.popleft()
-            return group
+            while self._queue and len(group) < GROUP_MAX:
+                if self._queue[0].may is not None:
+                    return group or [self._queue.popleft()]
+                group.append(self._queue.popleft())
+        return group
 
-    def _commit(self, group: list[_Entry]) -> list[int]:
-        set_durability(self._connection, durable=any(entry.durable for entry in group))
-        with self._connection.begin():
-            results = [entry.act(self._applier) for entry in group]
-            self._applier.flush()
-        return results
+    def _write(self, group: list[_Entry]) -> list[int]:
+        first = group[0]
+        if first.may is not None:
+            return [self._session.take_over(first.may)]
+        acts = [entry.act for entry in group if entry.act is not None]
+        return self._session.commit(acts, durable=any(entry.durable for entry in group))
 
     def _fail(self, group: list[_Entry], cause: Exception) -> None:
         with self._changed:
             lost = [*group, *self._queue]
             self._queue.clear()
             what = lost[0].what if len(lost) == 1 else f"{lost[0].what} to {lost[-1].what}"
-            self._refusal = StoreError(
-                f"{self._name}: {what} not written: {reason(cause)}; nothing is written "
-                "any more: mend the cause and start again"
-            )
+            if isinstance(cause, StaleEpochError | CommitsLostError):
+                self._refusal = cause
+            else:
+                self._refusal = StoreError(
+                    f"{self._name}: {what} not written: {reason(cause)}; nothing is written "
+                    "any more: mend the cause and start again"
+                )
             refusal = self._refusal
+        logger.error("store failed, nothing is written any more", exc_info=cause)
         for entry in lost:
             entry.future.set_exception(refusal)

@@ -118,7 +118,7 @@ USAGE = [
     (("serve", "--port", "yes"), "'--port' is 'yes': Input should be a valid integer"),
     (("serve", "--port", "70000"), "--port: is 70000: input should be less than or equal to 65535"),
     (("serve", "--host", "0.0.0.0"), "--host: is '0.0.0.0', which is not a loopback address"),
-    (("serve", "--database", "postgresql://u:secret@h/d"), "--database: starts with postgresql://, which is"),
+    (("serve", "--database", "mysql://u:secret@h/d"), "--database: starts with mysql://, which is"),
     (("serve", "--config", "absent.toml"), "absent.toml: cannot be read: No such file or directory"),
     (("fabric", "generate", "--ports-per-gpu", "3"), "--ports-per-gpu is 3; a GPU has 1, 2 or 4 NIC ports"),
     (("fabric", "generate", "--circuit", "beam"), "--circuit is 'beam'; use duplex or bidirectional or"),
@@ -260,12 +260,43 @@ def test_a_database_is_checked_then_upgraded_then_in_order(opus: Opus, tmp_path:
     assert before.err.endswith("run `opus db upgrade`\n")
     assert not (tmp_path / "opus.db").exists()
 
-    assert opus("db", "upgrade", "--database", url).err == f"{url}: from no tables to revision 0001\n"
-    assert opus("db", "upgrade", "--database", url).err == f"{url}: is at revision 0001; nothing to do\n"
+    assert opus("db", "upgrade", "--database", url).err == f"{url}: from no tables to revision 0002\n"
+    assert opus("db", "upgrade", "--database", url).err == f"{url}: is at revision 0002; nothing to do\n"
 
     after = opus("db", "check", "--database", url, "-o", "json")
     assert after.code == 0
-    assert after.json == {"database": url, "ok": True, "needed": "0001", "problem": None}
+    assert after.json == {"database": url, "ok": True, "needed": "0002", "problem": None}
+
+
+def test_a_database_goes_back_to_an_older_schema_only_when_that_was_meant(opus: Opus, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/opus.db"
+    opus("db", "upgrade", "--database", url)
+
+    unknown = opus("db", "downgrade", "7", "--database", url)
+    assert (unknown.code, unknown.err) == (2, "error: REVISION: is '7'; use one of 0001, 0002, base\n")
+    unsure = opus("db", "downgrade", "0001", "--database", url)
+    assert unsure.code == 2
+    assert "would be lost; say --yes" in unsure.err
+    assert opus("db", "check", "--database", url).code == 0
+
+    done = opus("db", "downgrade", "0001", "--database", url, "--yes")
+    assert (done.code, done.err) == (0, f"{url}: from revision 0002 to 0001\n")
+    checked = opus("db", "check", "--database", url)
+    assert checked.code == 1
+    assert "has revision 0001, 0002 is needed: run `opus db upgrade`" in checked.err
+
+
+def test_a_database_server_that_does_not_answer_is_said_without_the_password(
+    opus: Opus, tmp_path: Path
+) -> None:
+    url = f"postgresql://ann:secret@/opus?host={tmp_path}"
+    for arguments in (("db", "upgrade"), ("db", "check"), ("db", "downgrade", "base", "--yes")):
+        refused = opus(*arguments, "--database", url)
+        assert refused.code == 1
+        assert "database postgresql://ann:***@/opus" in refused.err
+        assert "No such file or directory" in refused.err
+        assert "it needs a running PostgreSQL server" in refused.err
+        assert "secret" not in refused.err + refused.out
 
 
 def test_the_api_document_is_printed_without_a_controller(opus: Opus) -> None:

@@ -29,6 +29,7 @@ from opus_sdn.store.base import (
     StoreError,
     SwitchRecord,
 )
+from opus_sdn.store.rules import Retention
 from tests.store.conftest import OpenStore
 from tests.store.world import (
     BACK,
@@ -315,7 +316,7 @@ def test_a_page_of_events_has_a_limit(store: Store, limit: int) -> None:
 
 
 def test_only_the_newest_events_are_kept_and_numbers_go_on(open_store: OpenStore) -> None:
-    store = open_store(events_max=100)
+    store = open_store(retention=Retention(events_max=100))
     for _ in range(50):
         write(store, *(EventAppended("tick"),) * 7)
         assert len(store.events(0, 1000)) <= 100

@@ -6,6 +6,7 @@ What the first k batches leave is taken from the in-memory store.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -51,9 +52,9 @@ def history_of(batches: list[Batch]) -> History:
     return found
 
 
-def check_what_survived(path: Path, acknowledged: int, history: History) -> int:
+def check_what_survived(url: str, acknowledged: int, history: History) -> int:
     """How many batches survived."""
-    store = SqlStore(f"sqlite:///{path}")
+    store = SqlStore(url)
     survived = store.snapshot(), store.events(0, 1000)
     store.close()
     assert survived in history, "a batch survived in part"
@@ -85,9 +86,9 @@ def acknowledge_into(pipe: int, before: Callable[[], None]) -> Callable[[Future[
     return acknowledge
 
 
-def one_by_one(path: Path, batches: list[Batch], moment: int, pipe: int) -> None:
+def one_by_one(url: str, batches: list[Batch], moment: int, pipe: int) -> None:
     """Store the batches, with a moment between any two of: a statement, a commit, an answer."""
-    store = SqlStore(f"sqlite:///{path}")
+    store = SqlStore(url)
     here = Countdown(moment)
     with ExitStack() as hooks:
         for name in ("before_cursor_execute", "commit"):
@@ -99,8 +100,18 @@ def one_by_one(path: Path, batches: list[Batch], moment: int, pipe: int) -> None
     store.close()
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Makes databases with tables and no content, of either kind."""
+    if request.param == "sqlite":
+        migrated, number = request.getfixturevalue("migrated"), itertools.count()
+        return lambda: f"sqlite:///{shutil.copy(migrated, tmp_path / f'{next(number)}.db')}"
+    server, template = request.getfixturevalue("postgres"), request.getfixturevalue("template")
+    return lambda: str(server.create(template))
+
+
 def test_a_kill_at_any_statement_leaves_whole_batches_and_all_that_was_acknowledged(
-    migrated: Path, tmp_path: Path
+    fresh: Callable[[], str],
 ) -> None:
     history = history_of(GRANTS)
     moment, code = 0, -signal.SIGKILL
@@ -108,29 +119,29 @@ def test_a_kill_at_any_statement_leaves_whole_batches_and_all_that_was_acknowled
     while code == -signal.SIGKILL:
         moment += 1
         assert moment < 200, "the history never ends"
-        path = Path(shutil.copy(migrated, tmp_path / f"{moment}.db"))
+        url = fresh()
         reading, writing = os.pipe()
-        code = ended(forked(lambda: one_by_one(path, GRANTS, moment, writing)))  # noqa: B023 (runs at once)
+        code = ended(forked(lambda: one_by_one(url, GRANTS, moment, writing)))  # noqa: B023 (runs at once)
         os.close(writing)
         acknowledged = len(os.read(reading, 100))
         os.close(reading)
-        outcomes.add((acknowledged, check_what_survived(path, acknowledged, history)))
+        outcomes.add((acknowledged, check_what_survived(url, acknowledged, history)))
     assert code == 0
     # Every number of batches was cut off both before its commit and between commit and answer.
     assert outcomes == {(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (3, 4), (4, 4)}
     assert moment > 25, "every statement was a moment"
 
 
-def in_one_go(path: Path, batches: list[Batch], pipe: int, parent: int) -> None:
+def in_one_go(url: str, batches: list[Batch], pipe: int, parent: int) -> None:
     """Submit everything without waiting, then wait to be killed, or for the end of the parent."""
-    store = SqlStore(f"sqlite:///{path}")
+    store = SqlStore(url)
     for made in batches:
         store.submit(made).add_done_callback(acknowledge_into(pipe, lambda: None))
     os.read(parent, 1)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_kill_under_load_leaves_whole_batches_and_all_that_was_acknowledged(seed: int, path: Path) -> None:
+def test_a_kill_under_load_leaves_whole_batches_and_all_that_was_acknowledged(seed: int, url: str) -> None:
     batches = World(seed).batches(200)
     history = history_of(batches)
     reading, writing = os.pipe()
@@ -138,7 +149,7 @@ def test_a_kill_under_load_leaves_whole_batches_and_all_that_was_acknowledged(se
 
     def live() -> None:
         os.close(here)
-        in_one_go(path, batches, writing, parent)
+        in_one_go(url, batches, writing, parent)
 
     child = forked(live)
     os.close(writing)
@@ -153,4 +164,4 @@ def test_a_kill_under_load_leaves_whole_batches_and_all_that_was_acknowledged(se
     while more := os.read(reading, 4096):
         acknowledged += len(more)
     os.close(reading)
-    check_what_survived(path, acknowledged, history)
+    check_what_survived(url, acknowledged, history)

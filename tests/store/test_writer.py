@@ -8,33 +8,37 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, QueuePool, create_engine
 
 from opus_sdn.intent.changes import Batch, EventAppended, StepMoved, StepState
-from opus_sdn.store import apply
-from opus_sdn.store.base import StoreError
+from opus_sdn.store.base import StoreBusyError, StoreError
+from opus_sdn.store.rules import Retention
 from opus_sdn.store.sql import SqlStore
 from tests.store.probes import hooked
 from tests.store.world import batch, granted, planned, released, started
 
-FULL, NORMAL = 2, 1  # as SQLite numbers its `synchronous` settings
+FULL, NORMAL = "waits for the disk", "does not"
+DURABILITY = {2: FULL, 1: NORMAL, "on": FULL, "off": NORMAL}  # as SQLite and PostgreSQL say it
 
 OpenSql = Callable[..., SqlStore]
 
 
 @contextmanager
-def commits() -> Iterator[list[int]]:
-    """The `synchronous` setting of each commit made inside."""
-    made: list[int] = []
+def commits() -> Iterator[list[str]]:
+    """What each commit made inside waits for."""
+    made: list[str] = []
 
     def count(connection: Connection) -> None:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, sqlite3.Connection)
-        made.append(driver.execute("PRAGMA synchronous").fetchone()[0])
+        sqlite = connection.dialect.name == "sqlite"
+        cursor = connection.connection.cursor()
+        cursor.execute("PRAGMA synchronous" if sqlite else "SHOW synchronous_commit")
+        found = cursor.fetchone()
+        assert found is not None
+        made.append(DURABILITY[found[0]])
 
     with hooked("commit", count):
         yield made
@@ -100,9 +104,7 @@ def test_nothing_is_answered_before_its_commit(open_sql: OpenSql) -> None:
     looks: list[tuple[int, int]] = []
 
     def look(connection: Connection) -> None:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, sqlite3.Connection)
-        if driver.total_changes:  # the writer's, and not one that reads below
+        if not isinstance(connection.engine.pool, QueuePool):  # the writer's, and not one that reads below
             looks.append((sum(future.done() for future in futures), store.snapshot().last_event))
 
     with hooked("commit", look), writer_held_up() as go_on:
@@ -148,7 +150,7 @@ def test_the_work_of_a_transaction_does_not_grow_with_the_number_of_its_grants(o
             futures.append(store.submit(batch(n, released((0,), n=n), EventAppended("intent.released"))))
         go_on()
         results(futures)
-    assert len(statements) <= 2 * 6, "one per table and kind of change, and the beginnings"
+    assert len(statements) <= 2 * 7, "one per table and kind of change, the number and the beginnings"
 
 
 def test_a_future_that_its_waiter_gave_up_does_not_disturb_the_writer(open_sql: OpenSql) -> None:
@@ -180,31 +182,33 @@ def test_closing_writes_all_that_is_queued(open_sql: OpenSql) -> None:
 
 
 def test_numbers_of_events_go_on_after_the_store_was_opened_again(open_sql: OpenSql) -> None:
-    store = open_sql(events_max=10)
+    store = open_sql(retention=Retention(events_max=10))
     results([store.submit(batch(i, EventAppended("tick"))) for i in range(25)])
     store.close()
-    store = open_sql(events_max=10)
+    store = open_sql(retention=Retention(events_max=10))
     assert store.submit(batch(1, EventAppended("tick"))).result(timeout=60) == 26
     assert len(store.events(0, 1000)) <= 10
 
 
 def test_only_the_newest_finished_steps_are_kept_and_all_that_are_under_way(
-    open_sql: OpenSql, path: Path, monkeypatch: pytest.MonkeyPatch
+    open_sql: OpenSql, url: str
 ) -> None:
-    monkeypatch.setattr(apply, "STEPS_MAX", 20)
-    monkeypatch.setattr(apply, "STEPS_TRIM", 5)
-    store = open_sql()
+    retention = Retention(steps_max=20)
+    store = open_sql(retention=retention)
     for step in range(1, 101):
-        over = () if step in {3, 50} else (StepMoved(step, "sw0", StepState.DONE),)
+        state = StepState.DROPPED if step % 3 else StepState.DONE
+        over = () if step in {3, 50} else (StepMoved(step, "sw0", state),)
         store.submit(batch(step, planned(step), *over)).result(timeout=60)
         if step == 60:
             store.close()
-            store = open_sql()
+            store = open_sql(retention=retention)
     assert [step.step for step in store.snapshot().steps] == [3, 50]
     assert store.snapshot().last_step == 100
     store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        kept = [step for (step,) in connection.execute("SELECT step FROM steps ORDER BY step")]
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        kept = list(connection.exec_driver_sql("SELECT step FROM steps ORDER BY step").scalars())
+    engine.dispose()
     assert kept[:2] == [3, 50]
     assert kept[2:] == list(range(100 - len(kept) + 3, 101))
     assert 15 <= len(kept) <= 22
@@ -224,13 +228,13 @@ def submit_until_refused(store: SqlStore) -> tuple[int, StoreError]:
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged_and_stops_the_store(
-    open_sql: OpenSql, path: Path
+    open_file: OpenSql, path: Path
 ) -> None:
     def cap(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA max_page_count=200")
 
     with hooked("connect", cap):
-        store = open_sql()
+        store = open_file()
     acknowledged, refusal = submit_until_refused(store)
     assert acknowledged > 0
     assert str(path) in str(refusal)
@@ -241,7 +245,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_stops_the_store(
         store.raise_start()
     assert store.snapshot().last_event == acknowledged, "what is there can still be read"
     store.close()
-    store = open_sql()
+    store = open_file()
     assert store.snapshot().last_event == acknowledged
     assert store.submit(batch(1, EventAppended("small"))).result(timeout=60) == acknowledged + 1
 
@@ -274,22 +278,23 @@ def test_everything_queued_behind_a_failure_fails_with_it(open_sql: OpenSql) -> 
     assert open_sql().snapshot().last_event == max(acknowledged, default=0)
 
 
-def test_a_queue_that_is_full_refuses_and_stops_the_store_but_keeps_what_it_took(open_sql: OpenSql) -> None:
+def test_a_queue_that_is_full_refuses_for_now_and_loses_nothing(open_sql: OpenSql) -> None:
     store = open_sql(queue_max=5)
+    assert store.has_room()
+    taken: list[Future[int]] = []
     with writer_held_up() as go_on:
-        futures: list[Future[int]] = []
-        while len(futures) < 10 and not (futures and futures[-1].done()):
-            futures.append(store.submit(batch(len(futures), EventAppended("tick"))))
-        assert futures[-1].done(), "ten fit into a queue of five"
-        refusal = futures[-1].exception()
-        assert isinstance(refusal, StoreError)
-        assert "5 entries wait for the disk already" in str(refusal)
-        assert store.submit(batch(99)).exception(timeout=60) is refusal
+        with pytest.raises(StoreBusyError, match="5 entries wait for the disk already, so batch"):
+            taken.extend(store.submit(batch(number, EventAppended("tick"))) for number in range(10))
+        assert 5 <= len(taken) <= 6, "one may have been with the writer already"
+        assert not store.has_room(), "requests are refused before anything is decided"
+        with pytest.raises(StoreBusyError, match="so fabric is not taken"):
+            store.put_fabric("one", (), ())
         go_on()
-        taken = results(futures[:-1])
+        assert results(taken) == list(range(1, len(taken) + 1))
+    assert store.has_room()
+    assert store.submit(batch(11, EventAppended("tick"))).result(timeout=60) == len(taken) + 1
     store.close()
-    assert 5 <= len(taken) <= 6, "one may have been with the writer already"
-    assert open_sql().snapshot().last_event == len(taken)
+    assert open_sql().snapshot().last_event == len(taken) + 1
 
 
 def test_batches_may_come_from_any_thread_and_readers_are_not_in_the_way(open_sql: OpenSql) -> None:

@@ -38,6 +38,12 @@ def test_without_anything_given_the_documented_defaults_hold() -> None:
         "overtake_max": 8,
         "overtake_ms": 250,
         "wait_s_max": 60,
+        "events_kept_max": 1_000_000,
+        "events_kept_days": 90,
+        "jobs_kept_max": 10_000,
+        "steps_kept_max": 10_000,
+        "store_queue_max": 16_384,
+        "store_reconnect_s": 10,
         "rank_body_max_bytes": 262_144,
         "operator_body_max_bytes": 33_554_432,
         "witness": False,
@@ -139,11 +145,20 @@ def test_a_lock_is_never_reclaimed_before_a_cut_off_rank_has_surely_stopped() ->
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://me:secret@host/opus", "sqlite://", "secret", "mysql:///secret", "sqlite:opus.db"]
+    "url", ["postgres://me:secret@host/opus", "sqlite://", "secret", "mysql:///secret", "sqlite:opus.db"]
 )
 def test_an_unsupported_database_is_refused_without_repeating_its_address(url: str) -> None:
     with pytest.raises(SettingsError, match="use sqlite:///PATH") as refused:
         load_settings(database=url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ['["postgresql://me:secret@host/opus"]', "7"])
+def test_a_database_of_the_wrong_type_is_refused_without_repeating_it(tmp_path: Path, text: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"database: is \*\*\*: input should be a valid string"
+    ) as refused:
+        load_settings(config(tmp_path, f"database = {text}\n"))
     assert "secret" not in str(refused.value)
 
 
@@ -155,6 +170,11 @@ def test_a_missing_file_is_an_error_and_not_the_defaults(tmp_path: Path) -> None
 def test_settings_cannot_be_changed_after_they_were_checked() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().__setattr__("host", "0.0.0.0")
+
+
+def test_postgresql_is_a_database_too() -> None:
+    url = "postgresql://opus:secret@db.example/opus?sslmode=require"
+    assert load_settings(database=url).database == url
 
 
 def test_printing_settings_does_not_show_the_database_address() -> None:
