@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Protocol
 
-from opus_sdn.drivers.emulated import EmulatedSwitch, Transition
 from opus_sdn.drivers.pairs import text
-from opus_sdn.intent.fabric import Attachment, CircuitKind, CrossConnect, Fabric, Port, Terminal
+from opus_sdn.intent.fabric import Attachment, CircuitKind, CrossConnect, Fabric, Port, Switch, Terminal
 
 VIOLATIONS_KEPT = 1000
 NAMES_KEPT = 64  # operations, ranks and circuits that one violation names
@@ -65,12 +65,70 @@ class Violation:
         }
 
 
+class LightChange(Protocol):
+    """Terminals whose light goes, the cross-connects that end there and those that come."""
+
+    @property
+    def terminals(self) -> frozenset[Terminal]:
+        """All that begin to move, or are shut."""
+        ...
+
+    @property
+    def remove(self) -> tuple[CrossConnect, ...]:
+        """What is no longer connected."""
+        ...
+
+    @property
+    def add(self) -> tuple[CrossConnect, ...]:
+        """What will be."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Under which leader it was asked for; 0 where the wire does not say."""
+        ...
+
+
+class LightObserver(Protocol):
+    """Who is told when light goes and comes, at the very moment."""
+
+    def change_started(self, switch: WatchedSwitch, transition: LightChange) -> None:
+        """These terminals are dark from now on."""
+        ...
+
+    def change_finished(self, switch: WatchedSwitch, transition: LightChange) -> None:
+        """What was added carries light from now on."""
+        ...
+
+
+class WatchedSwitch(Protocol):
+    """A switch whose light can be seen from outside."""
+
+    @property
+    def name(self) -> str:
+        """As in the fabric."""
+        ...
+
+    @property
+    def switch(self) -> Switch:
+        """As the fabric declares it."""
+        ...
+
+    def is_lit(self, pair: CrossConnect) -> bool:
+        """Whether light passes from this ingress to this egress right now."""
+        ...
+
+    def watch(self, observer: LightObserver) -> None:
+        """Tell this observer of every change from now on."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Path:
     """What one circuit needs inside its switch."""
 
     circuit: str
-    device: EmulatedSwitch
+    device: WatchedSwitch
     pairs: tuple[CrossConnect, ...]
     terminals: tuple[Terminal, ...]
 
@@ -88,7 +146,7 @@ class TrafficWitness:
     """
 
     def __init__(
-        self, fabric: Fabric, devices: Iterable[EmulatedSwitch], *, clock: Callable[[], float] = time.time
+        self, fabric: Fabric, devices: Iterable[WatchedSwitch], *, clock: Callable[[], float] = time.time
     ) -> None:
         self.operations = 0
         self.abandoned = 0
@@ -166,7 +224,7 @@ class TrafficWitness:
             "abandoned": self.abandoned,
         }
 
-    def change_started(self, switch: EmulatedSwitch, transition: Transition) -> None:
+    def change_started(self, switch: WatchedSwitch, transition: LightChange) -> None:
         """Record a violation when anybody's traffic runs through a terminal that begins to move."""
         hit = {user for terminal in transition.terminals for user in self._users.get(terminal, ())}
         if not hit:
@@ -180,7 +238,7 @@ class TrafficWitness:
             f"switch {switch.name} began to remove {removed} and add {added}, epoch {transition.epoch}",
         )
 
-    def change_finished(self, switch: EmulatedSwitch, transition: Transition) -> None:
+    def change_finished(self, switch: WatchedSwitch, transition: LightChange) -> None:
         """Nothing to find: traffic that began too early was recorded when it began."""
 
     def _check_light(self, op_id: str, paths: Sequence[_Path], rank: int) -> None:
