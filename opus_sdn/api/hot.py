@@ -19,7 +19,16 @@ from starlette.types import Receive, Scope, Send
 
 from opus_sdn.api import body, problems
 from opus_sdn.api.former import FormerJobs
-from opus_sdn.api.schemas import ArrivalsRequest, WireArrival, WireHint, WireRank, WireRelease
+from opus_sdn.api.schemas import (
+    ArrivalsRequest,
+    WireArrival,
+    WireHeld,
+    WireHint,
+    WireMark,
+    WireRank,
+    WireRelease,
+    WireSession,
+)
 from opus_sdn.intent.errors import CoreError, Failure
 from opus_sdn.intent.model import (
     Arrival,
@@ -30,7 +39,9 @@ from opus_sdn.intent.model import (
     RankKey,
     RankNews,
     Release,
+    Session,
     Stream,
+    StreamMark,
 )
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.reconciler.waiters import Poll
@@ -67,7 +78,11 @@ async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes
     runtime: Runtime = state.runtime
     settings: Settings = state.settings
     former: FormerJobs = state.former_jobs
-    raw = await body.read(scope, receive, settings.rank_body_max_bytes)
+    # A whole session is longer than news, and comes while the controller waits for it only.
+    longest = settings.rank_body_max_bytes
+    if runtime.engine.awaits_sessions(job):
+        longest = max(longest, settings.operator_body_max_bytes)
+    raw = await body.read(scope, receive, longest)
     try:
         request = _REQUEST.validate_json(raw)
     except ValidationError as error:
@@ -135,7 +150,22 @@ def news_of(rank: WireRank) -> RankNews:
         tuple([_release(release) for release in rank.releases]),
         rank.leave,
         tuple([_hint(hint) for hint in rank.hints]),
+        session_of(rank.session) if rank.session is not None else None,
     )
+
+
+def session_of(wire: WireSession) -> Session:
+    """The core's form of a rank's session."""
+    return Session(
+        wire.last_grant,
+        tuple([Grant(held.no, _stream(held), held.n, held.length) for held in wire.held]),
+        tuple([_arrival(arrival) for arrival in wire.open]),
+        tuple([StreamMark(_stream(mark), mark.granted, mark.released) for mark in wire.marks]),
+    )
+
+
+def _stream(wire: WireHeld | WireMark) -> Stream:
+    return Stream(wire.connection, wire.source, wire.destination)
 
 
 def _arrival(wire: WireArrival) -> Arrival:

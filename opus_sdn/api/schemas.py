@@ -259,6 +259,39 @@ class WireHint(_Wire):
     n: Number
 
 
+class WireHeld(_Wire):
+    """A granted run that the rank has not released."""
+
+    no: Annotated[int, Field(ge=1, le=WHOLE_MAX, description="Its grant number")]
+    connection: ConnectionName
+    source: Source | None = None
+    destination: Destination | None = None
+    n: Number
+    length: Annotated[Length, Field(description="Operations of the run")] = 1
+
+
+class WireMark(_Wire):
+    """How far the rank has come on one stream."""
+
+    connection: ConnectionName
+    source: Source | None = None
+    destination: Destination | None = None
+    granted: Annotated[int, Field(ge=0, le=WHOLE_MAX, description="All below this was granted to the rank")]
+    released: Annotated[int, Field(ge=0, le=WHOLE_MAX, description="All below this has finished on it")] = 0
+
+
+class WireSession(_Wire):
+    """All that binds a rank, said to a controller start that has not heard it yet.
+
+    `held` are the runs between the marks, `open` the arrivals without a grant.
+    """
+
+    last_grant: Annotated[int, Field(ge=0, le=WHOLE_MAX, description="As the rank's `last_grant`")]
+    held: Annotated[list[WireHeld], Field(max_length=8192)] = []
+    open: Annotated[list[WireArrival], Field(max_length=8192)] = []
+    marks: Annotated[list[WireMark], Field(max_length=131_072)] = []
+
+
 class WireRank(_Wire):
     """All that one rank has to say."""
 
@@ -270,6 +303,10 @@ class WireRank(_Wire):
     releases: Annotated[list[WireRelease], Field(max_length=4096)] = []
     hints: Annotated[list[WireHint], Field(max_length=4096)] = []
     leave: Annotated[bool, Field(description="The rank is done and holds nothing")] = False
+    session: Annotated[
+        WireSession | None,
+        Field(description="With the first request to a start of the controller, and until it is answered"),
+    ] = None
 
 
 class ArrivalsRequest(_Wire):

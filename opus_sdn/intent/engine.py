@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from opus_sdn.intent import failing, stepping
-from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted
+from opus_sdn.intent import failing, recovery, stepping
+from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted, StepState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.fabric import CrossConnect, Fabric
+from opus_sdn.intent.grace import awaiting
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import (
     Arrival,
@@ -32,6 +33,7 @@ from opus_sdn.intent.model import (
     Stream,
 )
 from opus_sdn.intent.ranks import Layout
+from opus_sdn.intent.recovery import KnownJob, KnownStep
 from opus_sdn.intent.requests import (
     check_group,
     check_group_count,
@@ -39,6 +41,7 @@ from opus_sdn.intent.requests import (
     check_news,
     check_rank,
     difference,
+    open_in,
 )
 from opus_sdn.intent.serving import note_complete, serve
 from opus_sdn.intent.state import CoreState
@@ -87,6 +90,42 @@ class Engine:
         )
         for name, used in (nonces or {}).items():
             self.state.past_nonces[name] = deque(used, settings.former_nonces_max)
+
+    # --- taking over from an earlier start --------------------------------------------------------------
+
+    def recover(
+        self, now: float, jobs: Sequence[KnownJob], steps: Sequence[KnownStep]
+    ) -> tuple[KnownJob, ...]:
+        """Take over the jobs and unsettled device steps of an earlier start; before anything else.
+
+        Answers the jobs that do not fit the fabric any more, which are not taken over.
+        """
+        misfits = []
+        for job in jobs:
+            try:
+                recovery.take_over(self.state, now, job)
+            except CoreError:
+                misfits.append(job)
+        for step in steps:
+            recovery.take_over_step(self.state, step)
+        return tuple(misfits)
+
+    def begin(self, now: float) -> None:
+        """From now on ranks can be heard: their leases begin anew."""
+        for job in self.state.active.values():
+            for rank in job.ranks:
+                rank.last_heard = max(rank.last_heard, now)
+            job.lease_check_at = now + self.state.settings.lease_s
+
+    def awaits_sessions(self, job: str) -> bool:
+        """Whether ranks of this job have not said yet what they hold."""
+        core = self.state.jobs.get(job)
+        return core is not None and bool(core.awaited)
+
+    def unsettled(self, switch: str) -> tuple[Step, ...]:
+        """Steps of this switch that are started and not settled."""
+        progress = self.state.switches[switch].progress.values()
+        return tuple(each.step for each in progress if each.state is StepState.STARTED)
 
     # --- inputs ---------------------------------------------------------------------------------------
 
@@ -164,20 +203,20 @@ class Engine:
         self, now: float, job: str, incarnation: int, seen_start: int, ranks: Sequence[RankNews]
     ) -> None:
         """All that ranks have to say. Refused as a whole, or taken as a whole; repeating it is harmless."""
-        if seen_start not in (0, self.state.start):
-            raise CoreError(
-                Problem.STALE_START,
-                f"the request speaks to controller start {seen_start}; this is start {self.state.start}",
-                seen_start=seen_start,
-                start=self.state.start,
-            )
         core = self._job(job, incarnation)
+        recovery.check_start(self.state, core, seen_start)
         check_news(core, ranks)
         for item in ranks:
             if core.ranks[item.rank].stopped:
                 continue
             self._hear(now, core, item.rank)
             self._acknowledge(core, item)
+            if item.rank in core.awaited:
+                recovery.reassert(self.state, now, core, item)
+            elif item.session is not None:
+                recovery.repeat(self.state, core, item.rank, item.session)
+            for arrival in open_in(item):
+                self._arrive(now, core, item.rank, arrival)
             if item.hints:
                 core.ranks[item.rank].hint = item.hints[-1]
             for release in item.releases:
@@ -248,15 +287,24 @@ class Engine:
             name = next(iter(state.dirty_jobs))
             del state.dirty_jobs[name]
             job = state.active.get(name)
-            failure = serve(state, now, job) if job is not None and job.running else None
-            if job is not None and failure is not None:
-                failing.fail_job(state, job, failure)
+            if job is not None:
+                failure = self._look_at(now, job)
+                if failure is not None:
+                    failing.fail_job(state, job, failure)
         planned: list[int] = []
         while state.dirty_switches:
             name = next(iter(state.dirty_switches))
             del state.dirty_switches[name]
             planned += stepping.plan_switch(state, state.switches[name])
         return Effects(state.ledger.cut(now), tuple(planned))
+
+    def _look_at(self, now: float, job: JobCore) -> Failure | None:
+        """Conclude a grace that is over, and grant what can be granted."""
+        if job.grace is not None and not job.grace.awaited:
+            failure = recovery.conclude(self.state, job)
+            if failure is not None:
+                return failure
+        return serve(self.state, now, job) if job.running else None
 
     def committed(self, batch: int) -> tuple[RankKey, ...]:
         """A batch is stored: its grants may be answered, its steps started. The ranks to wake."""
@@ -338,7 +386,8 @@ class Engine:
         self.state.ledger.add(
             GroupChecked(
                 name, job.incarnation, group.name, group.ranks, group.dimension, group.ordinal, domain
-            )
+            ),
+            durable=True,  # ranks name its connections when they come back after a restart
         )
         self.state.ledger.event(
             "group.checked-in",
@@ -388,6 +437,8 @@ class Engine:
     def _status(self, job: JobCore, rank: int, stream: Stream, n: int) -> ArrivalStatus:
         state = job.stream(stream)
         standing = state.standing(rank, n) or ArrivalState.OPEN
+        if standing is ArrivalState.GRANTED and state.is_to_be_told(rank, n):
+            return ArrivalStatus(stream, n, ArrivalState.OPEN, awaiting(job.awaited))
         if standing is ArrivalState.GRANTED and not self._is_answerable(job, rank, stream, n):
             return ArrivalStatus(stream, n, ArrivalState.OPEN, COMMITTING)
         intent = state.intents.get(n)

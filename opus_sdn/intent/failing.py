@@ -95,6 +95,7 @@ def stop_rank(state: CoreState, job: JobCore, rank: int) -> None:
             if rank in run.holders:
                 del run.holders[rank]
                 _let_go(state, job, stream, run, rank)
+    state.heard(job, rank)
 
 
 def leave(state: CoreState, job: JobCore, rank: int) -> None:

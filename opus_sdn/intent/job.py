@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.fabric import Circuit, CrossConnect, Fabric, Terminal
+from opus_sdn.intent.grace import Grace
 from opus_sdn.intent.lifecycle import advance_job
 from opus_sdn.intent.model import (
     Connection,
@@ -100,6 +101,8 @@ class JobCore:
         self.complete: dict[tuple[Stream, int], Intent] = {}
         self.waiting: list[Intent] = []  # complete and not granted, in serving order
         self.seed: Seed | None = None
+        self.recovered = False  # an earlier start of the controller has admitted it
+        self.grace: Grace | None = None
         self.owners: dict[str, int | None] = {}  # circuit id -> digit of the dimension that used it last
         self.topology: dict[str, str] = {}  # rail -> topology id
         self.age = 0
@@ -121,8 +124,20 @@ class JobCore:
         return self.state is JobState.RUNNING
 
     def occupies_ports(self) -> bool:
-        """Running, or failed while ranks that may still transmit hold locks."""
-        return self.running or (self.state is JobState.FAILED and self.held_runs > 0)
+        """Running, or failed while ranks that may still transmit hold locks, or may do so unheard."""
+        if self.running:
+            return True
+        return self.state is JobState.FAILED and (self.held_runs > 0 or bool(self.awaited))
+
+    @property
+    def awaited(self) -> Collection[int]:
+        """Ranks that have not said to this start of the controller what they hold."""
+        return self.grace.awaited if self.grace is not None else ()
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether some rank may hold what is not known here."""
+        return self.grace is not None and not self.grace.intact and bool(self.grace.awaited)
 
     def settle(self, state: JobState, failure: Failure | None) -> None:
         """End the incarnation; open intents are gone, held runs stay until their ranks have stopped."""
@@ -138,6 +153,11 @@ class JobCore:
             rank.open.clear()
         for stream in self.streams.values():
             stream.intents.clear()
+
+    def settle_as(self, failure: Failure) -> None:
+        """The incarnation had failed before this start of the controller; only its locks are left."""
+        self.state = JobState.FAILED
+        self.failure = failure
 
     def check_in(self, spec: GroupSpec) -> tuple[GroupState, bool]:
         """The group's state, and whether it is new. The first label of a dimension stays."""

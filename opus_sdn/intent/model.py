@@ -139,6 +139,39 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """The answer to an arrival: all circuits up and locked. `no` counts per (incarnation, rank) from 1."""
+
+    no: int
+    stream: Stream
+    n: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMark:
+    """How far one rank has come on a stream: what is below `granted` was granted to it, below `released` it
+    has finished and said so, or says so now."""
+
+    stream: Stream
+    granted: int
+    released: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Everything that binds a rank, said to a controller start that has not heard it yet.
+
+    `held` = the runs between the marks of each stream, in any order; `open` = all arrivals without a grant.
+    """
+
+    last_grant: int = 0
+    held: tuple[Grant, ...] = ()
+    open: tuple[Arrival, ...] = ()
+    marks: tuple[StreamMark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankNews:
     """All that one rank has to say in one request. `leave` = this rank is done and holds nothing."""
 
@@ -148,16 +181,7 @@ class RankNews:
     releases: tuple[Release, ...] = ()
     leave: bool = False
     hints: tuple[Hint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The answer to an arrival: all circuits up and locked. `no` counts per (incarnation, rank) from 1."""
-
-    no: int
-    stream: Stream
-    n: int
-    length: int
+    session: Session | None = None
 
 
 class RankKey(NamedTuple):
@@ -222,3 +246,4 @@ class CoreSettings:
     open_arrivals_max: int = 4096  # per rank; a rank with more outstanding operations is out of control
     connections_max: int = 65536  # per job
     groups_max: int = 65536  # per job
+    proven_max: int = 65536  # operations beyond the stored marks that one rank's session may prove

@@ -24,6 +24,7 @@ class SwitchFacts:
     moving: Collection[Terminal]
     live: Collection[Terminal]
     owned: Collection[int]  # positions with a port of this fabric; nothing else is ever touched
+    graced: Collection[Terminal] = ()  # a rank here may hold what is not known: nothing is removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ def _may_go(facts: SwitchFacts, pair: CrossConnect, reserved: Mapping[Terminal, 
     return (
         facts.holder.get(terminals[0]) == pair
         and all(position in facts.owned for position in pair)
-        and not any(t in facts.moving or t in facts.live or t in reserved for t in terminals)
+        and not any(
+            t in facts.moving or t in facts.live or t in facts.graced or t in reserved for t in terminals
+        )
     )
 
 
@@ -149,4 +152,18 @@ def _obstacle(
         if terminal in facts.live:
             detail = f"position {terminal.position} of {terminal.switch} carries traffic"
             return Because(Reason.LOCKED, detail, {"switch": terminal.switch, "position": terminal.position})
+    for pair in victims:
+        for terminal in facts.switch.terminals_of(pair):
+            if terminal in facts.graced:
+                return in_grace(terminal)
     return None
+
+
+def in_grace(terminal: Terminal) -> Because:
+    """The reason while a circuit may carry traffic of a rank that was not heard since a restart."""
+    return Because(
+        Reason.GRACE,
+        f"position {terminal.position} of {terminal.switch} belongs to a job whose ranks have not all said, "
+        "since the controller was restarted, what they hold",
+        {"switch": terminal.switch, "position": terminal.position},
+    )

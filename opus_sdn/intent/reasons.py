@@ -16,6 +16,7 @@ class Reason(StrEnum):
     EARLIER_OPERATION = "earlier-operation"  # operation n - 1 of the stream is not granted yet
     FOREIGN = "foreign"  # a cross-connect in the way ends on a position that is not ours
     LOCKED = "locked"  # a circuit in the way carries traffic
+    GRACE = "grace"  # after a restart, until all ranks concerned have said what they hold
     RESERVED = "reserved"  # an intent ordered before wants the same port
     MOVING = "moving"  # a device step on these ports is in flight
     SWITCHING = "switching"  # planned; the device is about to be told

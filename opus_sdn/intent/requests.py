@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import Fabric
 from opus_sdn.intent.job import JobCore, check_participant
-from opus_sdn.intent.model import GroupSpec, JobSpec, RankNews, Stream
+from opus_sdn.intent.model import Arrival, GroupSpec, JobSpec, RankNews, Session, Stream, StreamMark
 from opus_sdn.intent.ranks import check_dimensions
 from opus_sdn.intent.state import CoreState
 
@@ -21,7 +21,7 @@ def check_job(state: CoreState, spec: JobSpec) -> None:
             Problem.INVALID_REQUEST, "placement is empty; a job has at least one rank", field="placement"
         )
     check_dimensions(spec)
-    _check_places(state.fabric, spec)
+    check_places(state.fabric, spec)
     taken: dict[tuple[str, int], str] = {}
     for job in state.jobs.values():
         if job.spec.name != spec.name and job.occupies_ports():
@@ -40,7 +40,8 @@ def check_job(state: CoreState, spec: JobSpec) -> None:
             )
 
 
-def _check_places(fabric: Fabric, spec: JobSpec) -> None:
+def check_places(fabric: Fabric, spec: JobSpec) -> None:
+    """Every rank is on a GPU slot of the fabric, and on its own."""
     at: dict[tuple[str, int], int] = {}
     for rank, place in enumerate(spec.placement):
         if not fabric.has_gpu(place.host, place.slot):
@@ -162,22 +163,26 @@ def _check_rank_news(job: JobCore, item: RankNews, pairs: set[str]) -> None:
                 rank=item.rank,
             )
         return  # it may hear the job's cause, or once more that it has left; nothing is taken from it
-    if item.last_grant > state.issued:
+    known = item.rank not in job.awaited  # of the others only they themselves know what they were granted
+    if item.last_grant > state.issued and known:
         raise CoreError(
             Problem.INVALID_REQUEST,
             f"rank {item.rank} acknowledges grant {item.last_grant}, but has been given {state.issued}",
             field="last_grant",
             rank=item.rank,
         )
+    if item.session is not None:
+        check_session(job, item.rank, item.session, pairs, first=not known)
     fresh = 0
-    for arrival in item.arrivals:
+    for arrival in open_in(item):
         connection = check_participant(job, arrival.stream, item.rank)
         if connection.id not in job.connections:
             pairs.add(connection.id)
         stream = job.streams.get(arrival.stream)
         fresh += stream is None or stream.standing(item.rank, arrival.n) is None
     # A grant stays in memory until it is acknowledged, so it counts until then.
-    outstanding = len(state.open) + min(len(state.unacknowledged), state.issued - item.last_grant) + fresh
+    untold = min(len(state.unacknowledged), max(0, state.issued - item.last_grant))
+    outstanding = len(state.open) + untold + fresh
     if fresh and outstanding > job.settings.open_arrivals_max:
         raise CoreError(
             Problem.LIMIT_EXCEEDED,
@@ -187,6 +192,89 @@ def _check_rank_news(job: JobCore, item: RankNews, pairs: set[str]) -> None:
             limit=job.settings.open_arrivals_max,
         )
     _check_releases(job, item)
+
+
+def open_in(item: RankNews) -> tuple[Arrival, ...]:
+    """All that the rank has arrived at: what its session says is open, and its news."""
+    return (*item.session.open, *item.arrivals) if item.session is not None else item.arrivals
+
+
+def check_session(job: JobCore, rank: int, session: Session, pairs: set[str], first: bool) -> None:
+    """A session is of one piece: the held runs fill the marks, and the open arrivals follow on them.
+
+    The `first` one that a rank says to this start may prove more than is known here, up to a limit.
+    """
+    marks = _check_marks(job, rank, session, pairs, first)
+    through = {stream: mark.released for stream, mark in marks.items()}
+    for grant in sorted(session.held, key=lambda grant: grant.n):
+        expected = through.get(grant.stream)
+        if expected != grant.n:
+            raise _broken(
+                rank,
+                f"holds operation {grant.n} of {grant.stream}, where its marks and runs ask for {expected}",
+                "held",
+            )
+        through[grant.stream] = grant.n + grant.length
+        if not 0 < grant.no <= session.last_grant:
+            raise _broken(
+                rank, f"holds grant {grant.no}, but its last one is {session.last_grant}", "last_grant"
+            )
+    for stream, mark in marks.items():
+        if through[stream] != mark.granted:
+            raise _broken(
+                rank,
+                f"was granted all of {stream} below {mark.granted}, but its runs end at {through[stream]}",
+                "marks",
+            )
+    numbers = [grant.no for grant in session.held]
+    if len(set(numbers)) != len(numbers):
+        raise _broken(rank, "holds two runs under one grant number", "held")
+    for arrival in session.open:
+        check_participant(job, arrival.stream, rank)
+        expected = through.get(arrival.stream, 0)
+        if arrival.n != expected:
+            raise _broken(
+                rank,
+                f"has arrived at operation {arrival.n} of {arrival.stream}, where {expected} is next",
+                "open",
+            )
+        through[arrival.stream] = arrival.n + 1
+
+
+def _check_marks(
+    job: JobCore, rank: int, session: Session, pairs: set[str], first: bool
+) -> dict[Stream, StreamMark]:
+    marks: dict[Stream, StreamMark] = {}
+    proven = 0
+    for mark in session.marks:
+        connection = check_participant(job, mark.stream, rank)
+        if connection.id not in job.connections:
+            pairs.add(connection.id)
+        if mark.stream in marks:
+            raise _broken(rank, f"names its marks of {mark.stream} twice", "marks")
+        marks[mark.stream] = mark
+        known = job.streams.get(mark.stream)
+        proven += max(0, mark.granted - (known.granted if known is not None else 0))
+    if proven and not first:
+        raise _broken(rank, f"was granted {proven} operations more than this start has granted", "marks")
+    if proven > job.settings.proven_max:
+        raise CoreError(
+            Problem.LIMIT_EXCEEDED,
+            f"rank {rank} was granted {proven} operations that this controller does not know; the limit is "
+            f"{job.settings.proven_max}",
+            rank=rank,
+            limit=job.settings.proven_max,
+        )
+    return marks
+
+
+def _broken(rank: int, what: str, field: str) -> CoreError:
+    return CoreError(
+        Problem.INVALID_REQUEST,
+        f"the session of rank {rank} contradicts itself or this controller: it {what}",
+        field=f"session.{field}",
+        rank=rank,
+    )
 
 
 def _check_releases(job: JobCore, item: RankNews) -> None:

@@ -11,6 +11,8 @@ from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.state import CoreState, own
 from opus_sdn.intent.streams import Intent, StreamState
 
+PASSING = (Reason.RESERVED, Reason.GRACE)  # reasons noted here, which are over when nothing says so again
+
 
 def note_complete(now: float, job: JobCore, stream: StreamState) -> Failure | None:
     """If the stream's next intent has all its members, it becomes complete. A failure when tags disagree."""
@@ -51,7 +53,8 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
         for index, intent in enumerate(ordered):
             circuits = intent.connection.circuits
             earlier = reserved.against(circuits)
-            if earlier is None and all(state.is_up(circuit) for circuit in circuits):
+            held_back = job.grace.why_hold_back(intent.connection.ranks) if job.grace is not None else None
+            if earlier is None and held_back is None and all(state.is_up(circuit) for circuit in circuits):
                 count_overtaking(intent, ordered[index + 1 :])
                 failure = _grant(state, now, job, intent)
                 if failure is not None:
@@ -61,7 +64,9 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
             if earlier is not None:
                 detail = f"{earlier.key} goes first"
                 intent.because = Because(Reason.RESERVED, detail, {"for": earlier.key})
-            elif intent.because is None or intent.because.reason is Reason.RESERVED:
+            elif held_back is not None:
+                intent.because = held_back
+            elif intent.because is None or intent.because.reason in PASSING:
                 intent.because = Because(Reason.SWITCHING, "its circuits are to be made")
             reserved.add(intent)
             waiting.append(intent)

@@ -102,6 +102,7 @@ class CoreState:
     active: dict[str, JobCore] = field(default_factory=dict)  # of these, whose ports are in use
     past_nonces: dict[str, deque[str]] = field(default_factory=dict)
     live: dict[Terminal, int] = field(default_factory=dict)  # terminal -> held runs that need it
+    graced: dict[Terminal, JobCore] = field(default_factory=dict)  # nothing is removed from these yet
     ledger: Ledger = field(default_factory=Ledger)
     dirty_jobs: dict[str, None] = field(default_factory=dict)
     dirty_switches: dict[str, None] = field(default_factory=dict)
@@ -123,6 +124,24 @@ class CoreState:
                 self.live[terminal] -= 1
                 if not self.live[terminal]:
                     del self.live[terminal]
+
+    def await_ranks(self, job: JobCore) -> None:
+        """The job's ports stay as they are until all its ranks were heard."""
+        if job.in_doubt:
+            self.graced.update(dict.fromkeys(job.terminals, job))
+
+    def heard(self, job: JobCore, rank: int) -> None:
+        """A rank has said what it holds, or is known to have stopped; the last one frees the job's ports."""
+        if job.grace is None or rank not in job.grace.awaited:
+            return
+        job.grace.heard(rank)
+        self.touch(job)
+        if job.grace.awaited:
+            return
+        for terminal in job.terminals:
+            self.graced.pop(terminal, None)
+            self.dirty_switches[terminal.switch] = None
+        self.review(job)
 
     def admit(self, job: JobCore) -> None:
         """A new incarnation takes the place of an older one of its name."""

@@ -20,7 +20,7 @@ from opus_sdn.intent.checker import Violation, check_step
 from opus_sdn.intent.fabric import Circuit, CrossConnect, Terminal
 from opus_sdn.intent.job import JobCore, Seed
 from opus_sdn.intent.order import in_order
-from opus_sdn.intent.planner import Plan, SwitchFacts, Want, plan
+from opus_sdn.intent.planner import Plan, SwitchFacts, Want, in_grace, plan
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.serving import record_move
 from opus_sdn.intent.state import CoreState, step_event
@@ -125,7 +125,9 @@ def _switching(before: Because | None, step: Step) -> Because:
 def facts_of(state: CoreState, switch: SwitchState) -> SwitchFacts:
     """What planning may assume now; planned steps count as moving so that nothing is planned twice."""
     owned = state.fabric.positions(switch.switch.name)
-    return SwitchFacts(switch.switch, switch.generation, switch.holder, switch.busy, state.live, owned)
+    return SwitchFacts(
+        switch.switch, switch.generation, switch.holder, switch.busy, state.live, owned, state.graced
+    )
 
 
 def _wants_on(state: CoreState, switch: str) -> tuple[list[Want], Causes]:
@@ -255,6 +257,8 @@ def why_not_start(state: CoreState, now: float, switch: SwitchState, step: Step)
         for terminal in switch.switch.terminals_of(pair):
             if terminal in state.live:
                 return f"{pair.ingress}->{pair.egress} carries traffic now"
+            if terminal in state.graced:
+                return in_grace(terminal).detail
     removed = set(step.remove)
     for terminal in switch.terminals_of_step(step):
         if terminal in switch.moving:

@@ -12,6 +12,7 @@ from opus_sdn.intent.lifecycle import advance_intent
 from opus_sdn.intent.model import Arrival, ArrivalState, Connection, Stream
 from opus_sdn.intent.reasons import Because, Reason
 
+UNNUMBERED = 0  # the grant number of a holder that has to be given its grant once more
 COMMITTING = Because(Reason.COMMITTING, "decided; the record is being written")
 
 
@@ -124,6 +125,13 @@ class StreamState:
                 let_go.append(run)
         self.released[rank] = max(self.released[rank], through)
         return let_go
+
+    def is_to_be_told(self, rank: int, n: int) -> bool:
+        """Whether the rank's grant of n, proven by others after a restart, has no number yet."""
+        return any(
+            run.n <= n < run.n + run.length and run.holders.get(rank) == UNNUMBERED
+            for run in self.held.values()
+        )
 
     def why_open(self, intent: Intent) -> Because:
         """Why this intent is not granted, for answers and views."""

@@ -77,6 +77,7 @@ class Letter:
     start: int
     says: dict[str, Any]
     news: dict[Subject, News]
+    is_session: bool = False
 
 
 class Conversation:
@@ -87,11 +88,16 @@ class Conversation:
         self.start = start
         self.last_grant = 0
         self.failure: JobFailure | None = None
+        self._asserted = False  # this start of the controller has taken the session
+        self._restarted = False  # it has followed on another, whose ranks are waited for
+        self._sessions_under_way = 0
         self._next: dict[Stream, int] = {}
         self._open: dict[tuple[Stream, int], dict[str, Any]] = {}
-        self._held: dict[Stream, dict[int, int]] = {}  # first n -> length of runs that may be unfinished
-        self._finished: dict[Stream, dict[int, int]] = {}  # finished before an earlier run of their stream
+        self._granted: dict[Stream, int] = {}  # all below this n was granted
+        self._held: dict[Stream, dict[int, Grant]] = {}  # by first n; runs that may be unfinished
+        self._finished: dict[Stream, dict[int, Grant]] = {}  # finished before an earlier run of their stream
         self._released: dict[Stream, int] = {}  # all below this n are finished and said so
+        self._told: set[tuple[Stream, int]] = set()  # of the open ones, those that some start has taken
         self._untold: dict[Subject, News] = {}
         self._urgent: set[Subject] = set()  # untold, in no request under way, and worth a request of its own
         self._early: dict[int, Grant] = {}
@@ -99,6 +105,8 @@ class Conversation:
     @property
     def has_news(self) -> bool:
         """Something has to be said that no request under way carries, and a request has room for it."""
+        if self._restarted and not self._asserted and not self._sessions_under_way:
+            return True
         return bool(self._urgent) and len(self._untold) - len(self._urgent) < NEWS_PER_REQUEST_MAX
 
     @property
@@ -148,31 +156,54 @@ class Conversation:
 
         Raises ValueError for a run that is not held.
         """
-        length = self._held.get(stream, {}).pop(n, None)
-        if length is None:
+        run = self._held.get(stream, {}).pop(n, None)
+        if run is None:
             raise ValueError(f"release of {stream}#{n}: this rank does not hold it")
         finished = self._finished.setdefault(stream, {})
-        finished[n] = length
+        finished[n] = run
         n = self._released.get(stream, 0)
-        while (length := finished.pop(n, None)) is not None:
+        while (run := finished.pop(n, None)) is not None:
             fields = _named(stream, n)
-            if length != 1:
-                fields["length"] = length
+            if run.length != 1:
+                fields["length"] = run.length
             self._tell(Subject(Kind.RELEASE, stream, n), fields)
-            n += length
+            n += run.length
         self._released[stream] = n
 
     def compose(self, most: int = NEWS_PER_REQUEST_MAX, leave: bool = False) -> Letter:
-        """The next request, with all news that no answer has confirmed, oldest first, up to `most`."""
+        """The next request, with all news that no answer has confirmed, oldest first, up to `most`.
+
+        Until this start of the controller has answered one, each has the session too, and in its marks all
+        releases.
+        """
         news = dict(islice(self._untold.items(), most))
         says: dict[str, Any] = {"rank": self.rank, "last_grant": self.last_grant}
         for subject, item in news.items():
             item.under_way += 1
             self._urgent.discard(subject)
-            says.setdefault(subject.kind.value, []).append(item.fields)
+            if self._asserted or self._is_new_arrival(subject):
+                says.setdefault(subject.kind.value, []).append(item.fields)
+        if not self._asserted:
+            self._sessions_under_way += 1
+            says["session"] = self._session()
         if leave:
             says["leave"] = True
-        return Letter(self.start, says, news)
+        return Letter(self.start, says, news, not self._asserted)
+
+    def _is_new_arrival(self, subject: Subject) -> bool:
+        return subject.kind is Kind.ARRIVAL and (subject.stream, subject.n) not in self._told
+
+    def _session(self) -> dict[str, Any]:
+        """All that binds this rank but what is news, as the wire has it."""
+        held: list[dict[str, Any]] = []
+        marks: list[dict[str, Any]] = []
+        for stream, granted in self._granted.items():
+            marks.append({**_ends(stream), "granted": granted, "released": self._released.get(stream, 0)})
+            runs = (*self._held.get(stream, {}).values(), *self._finished.get(stream, {}).values())
+            held += [{"no": run.no, **_named(stream, run.n), "length": run.length} for run in runs]
+        told = sorted(self._told, key=lambda operation: operation[1])
+        opened = [self._open[operation] for operation in told]
+        return {"last_grant": self.last_grant, "held": held, "open": opened, "marks": marks}
 
     def answered(self, letter: Letter, answer: Answer) -> Heard:
         """Take an answer in: confirm the letter's news, put the grants in order."""
@@ -180,8 +211,12 @@ class Conversation:
             # Said to one start and answered by another: nothing is sure but that it has to be said again.
             self.lost(letter)
             return Heard(restarted=self.restarted(answer.start))
+        self._back(letter)
+        self._asserted = self._asserted or letter.is_session
         for subject, item in letter.news.items():
             item.under_way -= 1
+            if subject.kind is Kind.ARRIVAL and (subject.stream, subject.n) in self._open:
+                self._told.add((subject.stream, subject.n))
             if self._untold.get(subject) is item:
                 self._forget(subject)
         failure = answer.failure if self.failure is None else None
@@ -190,6 +225,7 @@ class Conversation:
 
     def lost(self, letter: Letter) -> None:
         """No usable answer came: its news have to be said again."""
+        self._back(letter)
         for subject, item in letter.news.items():
             item.under_way -= 1
             if not item.under_way and self._untold.get(subject) is item:
@@ -197,23 +233,31 @@ class Conversation:
 
     def refused(self, letter: Letter) -> None:
         """The controller will not have these news: forget them."""
+        self._back(letter)
         for subject, item in letter.news.items():
             item.under_way -= 1
             if self._untold.get(subject) is item:
                 self._forget(subject)
             if subject.kind is Kind.ARRIVAL:
                 self._open.pop((subject.stream, subject.n), None)
+                self._told.discard((subject.stream, subject.n))
 
     def restarted(self, start: int) -> bool:
-        """A newer controller start is there: it gets all open arrivals again. False when it is not newer."""
+        """A newer controller start is there: it gets the whole session first. False when it is not newer.
+
+        Grants of the older start that came beyond a gap are void: the newer one may number them otherwise.
+        """
         if start <= self.start:
             return False
         self.start = start
-        for (stream, n), fields in self._open.items():
-            subject = Subject(Kind.ARRIVAL, stream, n)
-            if subject not in self._untold:
-                self._tell(subject, fields)
+        self._asserted, self._restarted, self._sessions_under_way = False, True, 0
+        self._early.clear()
         return True
+
+    def _back(self, letter: Letter) -> None:
+        """A request is not under way any more."""
+        if letter.is_session and letter.start == self.start:
+            self._sessions_under_way -= 1
 
     def _tell(self, subject: Subject, fields: dict[str, Any]) -> None:
         self._untold[subject] = News(fields)
@@ -239,15 +283,22 @@ class Conversation:
         """Hold a granted run. False when no such arrival is open: granted before, or never asked for."""
         if self._open.pop((grant.stream, grant.n), None) is None:
             return False
+        self._told.discard((grant.stream, grant.n))
         self._forget(Subject(Kind.ARRIVAL, grant.stream, grant.n))
-        self._held.setdefault(grant.stream, {})[grant.n] = grant.length
+        self._held.setdefault(grant.stream, {})[grant.n] = grant
+        self._granted[grant.stream] = max(self._granted.get(grant.stream, 0), grant.n + grant.length)
         self._next[grant.stream] = max(self._next[grant.stream], grant.n + grant.length)
         return True
 
 
 def _named(stream: Stream, n: int) -> dict[str, Any]:
     """An operation's name as the wire has it."""
-    fields: dict[str, Any] = {"connection": stream.connection, "n": n}
+    return {**_ends(stream), "n": n}
+
+
+def _ends(stream: Stream) -> dict[str, Any]:
+    """A stream's name as the wire has it."""
+    fields: dict[str, Any] = {"connection": stream.connection}
     if stream.source is not None:
         fields["source"] = stream.source
         fields["destination"] = stream.destination

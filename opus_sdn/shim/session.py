@@ -323,12 +323,11 @@ class RankSession:
                 self._talk.refused(letter)
             else:
                 self._talk.lost(letter)
-            if (
-                refused.problem == Problem.STALE_START
-                and isinstance(start, int)
-                and self._talk.restarted(start)
-            ):
-                return
+            if refused.problem == Problem.STALE_START and isinstance(start, int):
+                if self._talk.restarted(start):
+                    log.warning("controller restarted rank=%d start=%d", self.rank, start)
+                if letter.start < self._talk.start:
+                    return  # the new start gets the session at once
         if verdict is Verdict.TRY_AGAIN:
             self._back_off(str(refused))
         elif verdict is Verdict.SPLIT:
@@ -392,8 +391,8 @@ class RankSession:
                 body = {**self._body(letter), "wait_s": 0.0}
                 self._client.request("POST", job_path(self.job, "arrivals"), body, timeout_s=answer_s)
                 return False
-            except ControllerError:
-                return False  # the incarnation is over, or the controller does not know it: it is left
+            except ControllerError as refused:
+                return self._leave_again(letter, refused)
             except ControllerUnavailableError as failed:
                 if self._failed is not None:
                     return False
@@ -402,3 +401,15 @@ class RankSession:
                 self._back_off(str(failed))
         time.sleep(max(0.0, min(self._retry_at, until) - time.monotonic()))
         return True
+
+    def _leave_again(self, letter: Letter, refused: ControllerError) -> bool:
+        """Whether a refused farewell has to be said to a new start of the controller.
+
+        Else the incarnation is over, or the controller does not know it: it is left.
+        """
+        start = refused.data.get("start")
+        with self._lock:
+            self._talk.lost(letter)
+            if refused.problem == Problem.STALE_START and isinstance(start, int):
+                return self._talk.restarted(start)
+        return False
