@@ -155,9 +155,8 @@ def _restore_owners(state: CoreState, job: JobCore, known: KnownJob) -> None:
         job.owners.update({circuit.id: digit for circuit, digit in seed.items()})
     newest = {run.stream: run.granted_at for run in known.runs}
     for stream in sorted(job.streams.values(), key=lambda stream: newest.get(stream.stream, 0.0)):
-        if stream.granted:
-            digit = job.digit(stream.connection)
-            job.owners.update({circuit.id: digit for circuit in stream.connection.circuits})
+        digit = job.digit(stream.connection)
+        job.owners.update({circuit.id: digit for circuit in stream.connection.circuits})
     job.owners.update(known.owners)
 
 
@@ -239,9 +238,8 @@ def _take_session(state: CoreState, now: float, job: JobCore, rank: int, session
 def repeat(state: CoreState, job: JobCore, rank: int, session: Session) -> None:
     """What a session says beyond the first word of it: what has finished."""
     for mark in session.marks:
-        stream = job.streams.get(mark.stream)
-        if stream is not None:
-            failing.release(state, job, rank, stream, min(mark.released, stream.granted))
+        stream = job.stream(mark.stream)
+        failing.release(state, job, rank, stream, min(mark.released, stream.granted))
 
 
 def _prove(

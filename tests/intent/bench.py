@@ -18,6 +18,7 @@ from opus_sdn.intent.model import (
     RankKey,
     RankNews,
     Release,
+    Session,
     Stream,
 )
 from opus_sdn.intent.switches import Step
@@ -29,9 +30,13 @@ NOON = 1_700_000_000.0
 class Bench:
     """One engine with what its shell would keep. `now` is moved by hand."""
 
-    def __init__(self, fabric: Fabric, settings: CoreSettings | None = None) -> None:
+    def __init__(
+        self, fabric: Fabric, settings: CoreSettings | None = None, start: int = START, next_step: int = 1
+    ) -> None:
         self.now = NOON
-        self.engine = Engine(fabric, settings or CoreSettings(), START)
+        self.start_number = start
+        self.engine = Engine(fabric, settings or CoreSettings(), start, last_step=next_step - 1)
+        self.batches: list[tuple[Change, ...]] = []  # as they were written
         self.lit: dict[str, set[CrossConnect]] = {switch.name: set() for switch in fabric.switches}
         self.changes: list[Change] = []  # all that was written
         self.planned: list[int] = []  # stored, not started
@@ -58,12 +63,13 @@ class Bench:
         releases: Iterable[Release] = (),
         last_grant: int = 0,
         leave: bool = False,
+        session: Session | None = None,
         job: str = "job",
         incarnation: int = 1,
     ) -> None:
         """One rank's request."""
-        item = RankNews(rank, last_grant, tuple(arrivals), tuple(releases), leave)
-        self.engine.news(self.now, job, incarnation, START, [item])
+        item = RankNews(rank, last_grant, tuple(arrivals), tuple(releases), leave, session=session)
+        self.engine.news(self.now, job, incarnation, self.start_number, [item])
 
     def arrive(self, stream: Stream, n: int, *ranks: int, tag: int | None = None) -> None:
         """These ranks arrive at an operation, one after the other."""
@@ -80,6 +86,7 @@ class Bench:
         effects = self.engine.pump(self.now)
         if effects.batch is not None:
             self.changes += effects.batch.changes
+            self.batches.append(effects.batch.changes)
             if store:
                 self.woken += self.engine.committed(effects.batch.id)
         self.planned += effects.steps

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from opus_sdn.api.hot import session_of
+from opus_sdn.api.schemas import WireSession
 from opus_sdn.fabric_file import generate_fabric, parse_fabric
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import STATUS, CoreError, Failure
@@ -206,6 +208,7 @@ class SmallController:
             ),
             tuple(Release(_stream(r), r["n"], r.get("length", 1)) for r in rank.get("releases", ())),
             rank.get("leave", False),
+            session=session_of(WireSession.model_validate(rank["session"])) if "session" in rank else None,
         )
         incarnation = body["incarnation"]
         self.engine.news(now, job, incarnation, body["seen_start"], [news])
