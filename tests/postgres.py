@@ -95,6 +95,14 @@ class PostgresServer:
         if how == signal.SIGKILL:
             (self._data / "postmaster.pid").unlink(missing_ok=True)
 
+    def answers(self) -> bool:
+        """Whether it runs and takes connections."""
+        try:
+            psycopg.connect(self._dsn("postgres")).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
     def create(self, template: str = "template0") -> str:
         """A new database, as a copy of another; its address."""
         name = f"opus_{next(self._names)}"

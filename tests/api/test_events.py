@@ -13,6 +13,7 @@ import pytest
 
 from opus_sdn.api.routes import events
 from opus_sdn.store.memory import MemoryStore
+from opus_sdn.store.rules import Retention
 from tests.api.world import PATIENCE_S, PREFIX, Controller, controller, fabric, wait_until
 
 
@@ -58,7 +59,9 @@ def test_a_reader_whose_wait_is_over_gets_an_empty_answer_to_go_on_from(opus: Co
 
 
 def test_what_is_compacted_is_gone_and_the_reader_is_told_where_to_go_on(tmp_path: Path) -> None:
-    with controller(tmp_path, declared=fabric(), store=MemoryStore(events_max=10)) as opus:
+    with controller(
+        tmp_path, declared=fabric(), store=MemoryStore(retention=Retention(events_max=10))
+    ) as opus:
         for nonce in range(20):
             opus.declare(nonce=str(nonce))
         gone = opus.http.get(f"{PREFIX}/events", params={"since": 1})
