@@ -24,7 +24,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from opus_sdn.fabric_file.hosts import HOSTS_MAX, HostRangeError, expand_hosts
 from opus_sdn.fabric_file.wiring import PORTS_MAX, Layout, Misfit, misfits_of, ports_of
-from opus_sdn.intent.fabric import Attachment, CircuitKind, Fabric, Rail, Switch
+from opus_sdn.intent.fabric import Attachment, CircuitKind, DriftPolicy, Fabric, Rail, Switch
 
 KNOWN_DRIVERS = frozenset({"emulated"})
 POSITIONS_MAX = 65_536
@@ -138,6 +138,10 @@ class RailSpec(_Strict):
         max_length=PORTS_MAX,
         description="mapping of host:slot:port to a switch position, as host0:0:1: 5",
     )
+    drift: DriftPolicy = Field(
+        DriftPolicy.AUTO,
+        description="what to do about changes that somebody else makes on the rail's ports: auto or observe",
+    )
 
 
 class FabricSpec(_Strict):
@@ -233,7 +237,9 @@ class FabricSpec(_Strict):
                 )
                 for switch in self.switches
             ),
-            rails=tuple(Rail(r.name, index, r.switch, r.slots) for index, r in enumerate(self.rails)),
+            rails=tuple(
+                Rail(r.name, index, r.switch, r.slots, r.drift) for index, r in enumerate(self.rails)
+            ),
             attachments=tuple(
                 Attachment(port, rail.name, rail.switch, position)
                 for rail in self.rails

@@ -27,6 +27,7 @@ class IntentState(StrEnum):
     DECLARED = "declared"
     COMPLETE = "complete"
     INSTALLING = "installing"
+    STALLED = "stalled"
     GRANTED = "granted"
     RELEASED = "released"
     FAILED = "failed"
@@ -143,6 +144,7 @@ class CircuitsObserved:
     switch: str
     generation: int
     matching: tuple[CrossConnect, ...]
+    foreign: tuple[CrossConnect, ...] = ()  # of these, what no step of ours made
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ It shares no code with the planner on purpose: a plan that breaks an invariant i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from opus_sdn.intent.fabric import CrossConnect, Side, Switch, Terminal
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Side, Switch, Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,21 @@ def check_step(
     observed: Iterable[CrossConnect],
     remove: Iterable[CrossConnect],
     add: Iterable[CrossConnect],
-    live: Collection[Terminal],
+    live: Mapping[Terminal, Circuit],
     moving: Collection[Terminal],
     owned: Collection[int],
     may_use: Callable[[Terminal], bool],
+    kept: Collection[CrossConnect] = (),
 ) -> tuple[Violation, ...]:
-    """All invariants that this step would break. `may_use` says whose ports the causes may take (I8)."""
+    """All invariants that this step would break. `may_use` says whose ports the causes may take (I8).
+
+    `live`: the circuit that carries traffic on a terminal; `kept`: pairs that are not ours to remove.
+    """
     remove, add = list(remove), list(add)
     held = set(observed)
     return (
-        *_removals(switch, held, remove, live),
+        *_removals(switch, held, remove, live, kept),
+        *_blocked(switch, add, live),
         *_matching(switch, (held - set(remove)) | set(add)),
         *_touched(switch, remove + add, moving, owned),
         *(
@@ -46,13 +51,29 @@ def check_step(
 
 
 def _removals(
-    switch: Switch, held: Collection[CrossConnect], remove: Iterable[CrossConnect], live: Collection[Terminal]
+    switch: Switch,
+    held: Collection[CrossConnect],
+    remove: Iterable[CrossConnect],
+    live: Mapping[Terminal, Circuit],
+    kept: Collection[CrossConnect],
 ) -> Iterator[Violation]:
     for pair in remove:
         if pair not in held:
             yield Violation("I2", f"{_name(switch, pair)} is removed but not there")
-        if any(terminal in live for terminal in _terminals(switch, pair)):
+        if pair in kept:
+            yield Violation("I2", f"{_name(switch, pair)} is somebody else's and is removed")
+        if any(pair in live[t].cross_connects for t in _terminals(switch, pair) if t in live):
             yield Violation("I1", f"{_name(switch, pair)} carries traffic and is removed")
+
+
+def _blocked(
+    switch: Switch, add: Iterable[CrossConnect], live: Mapping[Terminal, Circuit]
+) -> Iterator[Violation]:
+    for pair in add:
+        if any(pair not in live[t].cross_connects for t in _terminals(switch, pair) if t in live):
+            yield Violation(
+                "I1", f"{_name(switch, pair)} takes a port on which another circuit carries traffic"
+            )
 
 
 def _matching(switch: Switch, after: Iterable[CrossConnect]) -> Iterator[Violation]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from opus_sdn.intent import failing, recovery, stepping
+from opus_sdn.intent import drift, failing, recovery, seeding, stalling, stepping
 from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted, StepState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
@@ -46,7 +46,7 @@ from opus_sdn.intent.requests import (
 from opus_sdn.intent.serving import note_complete, serve
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import COMMITTING
-from opus_sdn.intent.switches import Step, SwitchState
+from opus_sdn.intent.switches import FailureKind, Step, SwitchState
 from opus_sdn.intent.topology_id import circuits_of
 
 
@@ -130,10 +130,21 @@ class Engine:
     # --- inputs ---------------------------------------------------------------------------------------
 
     def observe(self, now: float, switch: str, matching: frozenset[CrossConnect]) -> None:
-        """A switch was read outside of a step: at adoption, or on demand."""
-        stepping.take_observation(self.state, self.state.switches[switch], matching)
+        """A switch was read outside of a step: at adoption, from time to time, or on demand."""
+        drift.take_observation(self.state, now, self.state.switches[switch], matching)
         for job in self.state.active.values():
             self.state.touch(job)
+
+    def remember(
+        self, switch: str, matching: Iterable[CrossConnect], foreign: Iterable[CrossConnect] = ()
+    ) -> None:
+        """What an earlier start last saw on a switch, to compare the first reading with."""
+        if switch in self.state.switches:
+            self.state.switches[switch].remember(matching, foreign)
+
+    def lose_switch(self, now: float, switch: str, detail: str) -> None:
+        """A switch does not answer: its steps wait until it is observed. Grants that need none go on."""
+        drift.went_away(self.state, now, self.state.switches[switch], detail)
 
     def put_job(self, now: float, spec: JobSpec) -> tuple[int, bool]:
         """Admit a job. The same nonce again is the same incarnation; a new one ends the old incarnation."""
@@ -178,7 +189,7 @@ class Engine:
         self.state.admit(job)
         self.state.ledger.add(JobStarted(spec.name, incarnation, spec), durable=True)
         self.state.ledger.event("job.started", job, world_size=len(spec.placement), owner=spec.owner)
-        stepping.seed_job(self.state, job, seed)
+        seeding.seed_job(self.state, job, seed)
         self.state.refresh_topology(job, job.rails)
         return incarnation, True
 
@@ -273,10 +284,12 @@ class Engine:
     def tick(self, now: float) -> None:
         """Decide what only time decides."""
         failing.tick(self.state, now)
+        stalling.tick(self.state, now)
 
     def next_deadline(self) -> float | None:
         """When `tick` is due."""
-        return failing.next_deadline(self.state)
+        moments = (failing.next_deadline(self.state), stalling.next_deadline(self.state))
+        return min((moment for moment in moments if moment is not None), default=None)
 
     # --- effects --------------------------------------------------------------------------------------
 
@@ -295,7 +308,7 @@ class Engine:
         while state.dirty_switches:
             name = next(iter(state.dirty_switches))
             del state.dirty_switches[name]
-            planned += stepping.plan_switch(state, state.switches[name])
+            planned += stepping.plan_switch(state, now, state.switches[name])
         return Effects(state.ledger.cut(now), tuple(planned))
 
     def _look_at(self, now: float, job: JobCore) -> Failure | None:
@@ -321,9 +334,15 @@ class Engine:
         ok: bool,
         detail: str | None,
         matching: frozenset[CrossConnect],
+        *,
+        kind: FailureKind = FailureKind.TERMINAL,
+        failed: Mapping[CrossConnect, str] | None = None,
     ) -> None:
-        """The step is over and the device was read back: `matching` is what it showed."""
-        stepping.settle_step(self.state, step, ok, detail, matching)
+        """The step is over and the device was read back: `matching` is what it showed.
+
+        If not `ok`: the `kind` of failure, and pairs that the device named as `failed`, with its reasons.
+        """
+        stepping.settle_step(self.state, now, step, ok, detail, matching, kind, failed)
 
     # --- answers --------------------------------------------------------------------------------------
 

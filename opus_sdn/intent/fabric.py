@@ -22,6 +22,13 @@ class CircuitKind(StrEnum):
     DIRECTED = "directed"  # transmit side of one port to the receive side of another
 
 
+class DriftPolicy(StrEnum):
+    """What happens to differences that somebody else made on the ports of a rail."""
+
+    AUTO = "auto"  # what we own is repaired, and a foreign circuit on our ports goes when it is in the way
+    OBSERVE = "observe"  # reported only
+
+
 class Side(StrEnum):
     """Which half of a switch position a terminal is; `any` on switches without sides."""
 
@@ -91,6 +98,7 @@ class Rail:
     index: int
     switch: str
     slots: tuple[int, ...]
+    drift: DriftPolicy = DriftPolicy.AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,7 @@ class Fabric:
     _by_port: Mapping[Port, Attachment] = field(init=False, compare=False, repr=False)
     _by_position: Mapping[tuple[str, int], Port] = field(init=False, compare=False, repr=False)
     _owned: Mapping[str, frozenset[int]] = field(init=False, compare=False, repr=False)
+    _observed_only: Mapping[str, frozenset[int]] = field(init=False, compare=False, repr=False)
     _switches: Mapping[str, Switch] = field(init=False, compare=False, repr=False)
     _circuits: dict[tuple[Port, Port], Circuit] = field(init=False, compare=False, repr=False)
 
@@ -139,9 +148,15 @@ class Fabric:
         positions = {(a.switch, a.position): a.port for a in self.attachments}
         object.__setattr__(self, "_by_position", positions)
         owned: dict[str, set[int]] = {switch.name: set() for switch in self.switches}
+        observed: dict[str, set[int]] = {switch.name: set() for switch in self.switches}
+        observed_rails = {rail.name for rail in self.rails if rail.drift is DriftPolicy.OBSERVE}
         for at in self.attachments:
             owned[at.switch].add(at.position)
+            if at.rail in observed_rails:
+                observed[at.switch].add(at.position)
         object.__setattr__(self, "_owned", {name: frozenset(found) for name, found in owned.items()})
+        only = {name: frozenset(found) for name, found in observed.items()}
+        object.__setattr__(self, "_observed_only", only)
         object.__setattr__(self, "_switches", {s.name: s for s in self.switches})
         object.__setattr__(self, "_circuits", {})
 
@@ -156,6 +171,10 @@ class Fabric:
     def positions(self, switch: str) -> frozenset[int]:
         """Positions of a switch that have a port of this fabric."""
         return self._owned[switch]
+
+    def observed_only(self, switch: str) -> frozenset[int]:
+        """Positions of a switch on rails whose drift policy is `observe`."""
+        return self._observed_only[switch]
 
     def circuit_of(self, switch: str, pair: CrossConnect) -> Circuit | None:
         """The circuit that a cross-connect is part of; None when it is not between two ports of one rail."""

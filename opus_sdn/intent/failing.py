@@ -14,7 +14,7 @@ from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.job import JobCore, Suspicion
 from opus_sdn.intent.model import RankKey, Stream
-from opus_sdn.intent.serving import intent_data, record_move
+from opus_sdn.intent.moves import intent_data, record_move
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import HeldRun, Intent, StreamState
 from opus_sdn.intent.waits import wait_for_cycle

@@ -62,6 +62,14 @@ class Seed:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A circuit that carries traffic of this job and is no longer there: an alarm until it is again."""
+
+    circuit: Circuit
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class GroupState:
     """A checked-in group with its domain, and why its ring cannot be routed, if so."""
 
@@ -99,10 +107,12 @@ class JobCore:
         self.open: dict[tuple[Stream, int], Intent] = {}  # in order of first arrival
         self.clocks: dict[tuple[Stream, int], Intent] = {}  # of these, each stream's next, by `clock_at`
         self.complete: dict[tuple[Stream, int], Intent] = {}
+        self.installing: dict[tuple[Stream, int], Intent] = {}  # waiting for a device, by `install_at`
         self.waiting: list[Intent] = []  # complete and not granted, in serving order
         self.seed: Seed | None = None
         self.recovered = False  # an earlier start of the controller has admitted it
         self.grace: Grace | None = None
+        self.lost: dict[str, Lost] = {}  # by circuit id
         self.owners: dict[str, int | None] = {}  # circuit id -> digit of the dimension that used it last
         self.topology: dict[str, str] = {}  # rail -> topology id
         self.age = 0
@@ -148,6 +158,7 @@ class JobCore:
         self.open.clear()
         self.clocks.clear()
         self.complete.clear()
+        self.installing.clear()
         self.waiting = []
         for rank in self.ranks:
             rank.open.clear()

@@ -7,9 +7,15 @@ from opus_sdn.intent.changes import IntentState, JobState, StepState
 INTENT_TRANSITIONS: dict[IntentState, frozenset[IntentState]] = {
     # A declared intent lives in memory alone: ranks repeat their arrivals.
     IntentState.DECLARED: frozenset({IntentState.COMPLETE, IntentState.FAILED}),
-    IntentState.COMPLETE: frozenset({IntentState.INSTALLING, IntentState.GRANTED, IntentState.FAILED}),
+    IntentState.COMPLETE: frozenset(
+        {IntentState.INSTALLING, IntentState.STALLED, IntentState.GRANTED, IntentState.FAILED}
+    ),
     # Back to complete when its device step failed or was dropped: it is planned anew.
-    IntentState.INSTALLING: frozenset({IntentState.COMPLETE, IntentState.GRANTED, IntentState.FAILED}),
+    IntentState.INSTALLING: frozenset(
+        {IntentState.COMPLETE, IntentState.STALLED, IntentState.GRANTED, IntentState.FAILED}
+    ),
+    # It waited for a device for too long, and is still tried. Back to complete when it waits for others.
+    IntentState.STALLED: frozenset({IntentState.COMPLETE, IntentState.GRANTED, IntentState.FAILED}),
     IntentState.GRANTED: frozenset({IntentState.RELEASED}),
     IntentState.RELEASED: frozenset(),
     IntentState.FAILED: frozenset(),

@@ -240,6 +240,14 @@ class CoreSettings:
     lease_s: float = 30.0
     fence_s: float = 15.0
     abort_s: float = 5.0
+    retry_min_s: float = 0.05  # first pause before a need that the switch refused is tried again; it doubles
+    retry_max_s: float = 30.0  # so that a repaired switch is in use again while a person still looks at it
+    install_s: float = (
+        10.0  # a need that waits longer for a device is stalled: two steps that ran out of time
+    )
+    contend_min_s: float = 1.0  # first pause before what somebody else keeps taking down is made again
+    contend_max_s: float = 60.0
+    contend_forget_s: float = 600.0  # without trouble for so long, the next time counts as the first
     fault_grace_s: float = 12.0  # how long a failed operation waits for a dead rank to be named
     former_nonces_max: int = 64  # per job name: declarations whose late copies are known as such
     settled_jobs_max: int = 64  # ended and failed jobs that are remembered, newest first

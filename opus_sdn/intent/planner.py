@@ -8,7 +8,7 @@ a whole; idle circuits elsewhere stay as they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from opus_sdn.intent.fabric import Circuit, CrossConnect, Switch, Terminal
 from opus_sdn.intent.reasons import Because, Reason
@@ -16,24 +16,34 @@ from opus_sdn.intent.reasons import Because, Reason
 
 @dataclass(frozen=True, slots=True)
 class SwitchFacts:
-    """What is known of a switch at the moment of planning. `holder` names the cross-connect on a terminal."""
+    """What is known of a switch at the moment of planning. `holder` names the cross-connect on a terminal.
+
+    `live`: the circuit that carries traffic on a terminal. `kept`: pairs that somebody else made and that are
+    never removed. `held_off`: pairs that are not to be made now, and why.
+    """
 
     switch: Switch
     generation: int
     holder: Mapping[Terminal, CrossConnect]
     moving: Collection[Terminal]
-    live: Collection[Terminal]
+    live: Mapping[Terminal, Circuit]
     owned: Collection[int]  # positions with a port of this fabric; nothing else is ever touched
     graced: Collection[Terminal] = ()  # a rank here may hold what is not known: nothing is removed
+    kept: Collection[CrossConnect] = ()
+    held_off: Mapping[CrossConnect, Because] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """One intent's circuits on this switch; `clear`: pairs to take down as well, as far as nobody minds."""
+    """One intent's circuits on this switch; `clear`: pairs to take down as well, as far as nobody minds.
+
+    One that `yields` reserves nothing while it cannot go.
+    """
 
     key: str
     circuits: tuple[Circuit, ...]
     clear: tuple[CrossConnect, ...] = ()
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +76,21 @@ def is_up(facts: SwitchFacts, circuit: Circuit) -> bool:
     )
 
 
-def plan(facts: SwitchFacts, wants: Sequence[Want]) -> Plan:
-    """Plan every want in order: start what is free, leave the rest blocked with its reason."""
+def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | None = None) -> Plan:
+    """Plan every want in order: start what is free, leave the rest blocked with its reason.
+
+    `chosen`: names of the wants that this plan is for; the others keep their place in the order, no more.
+    """
     reserved: dict[Terminal, tuple[str, str]] = {}
     remove: dict[CrossConnect, None] = {}
     add: dict[CrossConnect, None] = {}
     causes: dict[str, None] = {}
     blocked: list[Blocked] = []
     for want in wants:
+        mine = chosen is None or want.key in chosen
         for circuit in want.circuits:
-            if not is_up(facts, circuit):
+            because = None
+            if mine and not is_up(facts, circuit):
                 victims = victims_of(facts, circuit)
                 because = _obstacle(facts, circuit, victims, reserved)
                 if because is None:
@@ -84,10 +99,11 @@ def plan(facts: SwitchFacts, wants: Sequence[Want]) -> Plan:
                     causes[want.key] = None
                 else:
                     blocked.append(Blocked(want.key, circuit.id, because))
-            for terminal in circuit.terminals:
-                reserved.setdefault(terminal, (circuit.id, want.key))
+            if because is None or not want.yields:
+                for terminal in circuit.terminals:
+                    reserved.setdefault(terminal, (circuit.id, want.key))
         for pair in want.clear:
-            if pair not in remove and _may_go(facts, pair, reserved):
+            if mine and pair not in remove and _may_go(facts, pair, reserved):
                 remove[pair] = None
                 causes[want.key] = None
     return Plan(facts.switch.name, facts.generation, tuple(remove), tuple(add), tuple(causes), tuple(blocked))
@@ -110,6 +126,7 @@ def _may_go(facts: SwitchFacts, pair: CrossConnect, reserved: Mapping[Terminal, 
     return (
         facts.holder.get(terminals[0]) == pair
         and all(position in facts.owned for position in pair)
+        and pair not in facts.kept
         and not any(
             t in facts.moving or t in facts.live or t in facts.graced or t in reserved for t in terminals
         )
@@ -131,14 +148,9 @@ def _obstacle(
     touched = list(circuit.terminals)
     for pair in victims:
         touched += facts.switch.terminals_of(pair)
-        foreign = next((position for position in pair if position not in facts.owned), None)
+        foreign = _foreign(facts, pair)
         if foreign is not None:
-            name = facts.switch.name
-            detail = (
-                f"{pair.ingress}->{pair.egress} of {name} is in the way, and position {foreign} is not a "
-                "port of this fabric: whoever made it has to remove it"
-            )
-            return Because(Reason.FOREIGN, detail, {"switch": name, "position": foreign})
+            return foreign
     for terminal in touched:
         if terminal in facts.moving:
             detail = f"position {terminal.position} of {terminal.switch} is moving"
@@ -148,14 +160,48 @@ def _obstacle(
         holder = reserved.get(terminal)
         if holder is not None and holder[0] != circuit.id:
             return Because(Reason.RESERVED, f"{holder[1]} goes first", {"for": holder[1]})
+    traffic = _traffic(facts, circuit, victims, touched)
+    if traffic is not None:
+        return traffic
+    return next((facts.held_off[p] for p in _absent(facts, circuit) if p in facts.held_off), None)
+
+
+def _traffic(
+    facts: SwitchFacts, circuit: Circuit, victims: Sequence[CrossConnect], touched: Sequence[Terminal]
+) -> Because | None:
+    """Traffic in the way, or what may be traffic as far as is known.
+
+    A circuit that was lost under a lock may be made again, and somebody else's pair in its place carries no
+    traffic of ours.
+    """
     for terminal in touched:
-        if terminal in facts.live:
+        held = facts.live.get(terminal)
+        if held is None or held == circuit:
+            continue
+        if terminal in circuit.terminals or any(pair in held.cross_connects for pair in victims):
             detail = f"position {terminal.position} of {terminal.switch} carries traffic"
             return Because(Reason.LOCKED, detail, {"switch": terminal.switch, "position": terminal.position})
-    for pair in victims:
-        for terminal in facts.switch.terminals_of(pair):
-            if terminal in facts.graced:
-                return in_grace(terminal)
+    ends = (terminal for pair in victims for terminal in facts.switch.terminals_of(pair))
+    graced = next((terminal for terminal in ends if terminal in facts.graced), None)
+    return in_grace(graced) if graced is not None else None
+
+
+def _foreign(facts: SwitchFacts, pair: CrossConnect) -> Because | None:
+    """Why a pair in the way is not ours to remove; None when it is."""
+    name = facts.switch.name
+    outside = next((position for position in pair if position not in facts.owned), None)
+    if outside is not None:
+        detail = (
+            f"{pair.ingress}->{pair.egress} of {name} is in the way, and position {outside} is not a "
+            "port of this fabric: whoever made it has to remove it"
+        )
+        return Because(Reason.FOREIGN, detail, {"switch": name, "position": outside})
+    if pair in facts.kept:
+        detail = (
+            f"{pair.ingress}->{pair.egress} of {name} is in the way, somebody else made it, and the rail's "
+            "drift policy is observe: whoever made it has to remove it, or the policy has to become auto"
+        )
+        return Because(Reason.FOREIGN, detail, {"switch": name, "position": pair.ingress})
     return None
 
 

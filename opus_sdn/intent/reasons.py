@@ -14,7 +14,9 @@ class Reason(StrEnum):
 
     MEMBERS_MISSING = "members-missing"  # not all participants have arrived
     EARLIER_OPERATION = "earlier-operation"  # operation n - 1 of the stream is not granted yet
-    FOREIGN = "foreign"  # a cross-connect in the way ends on a position that is not ours
+    FOREIGN = "foreign"  # a cross-connect that somebody else made is in the way, and is not ours to remove
+    CONTENDED = "contended"  # somebody else keeps taking its cross-connects down; tried again later
+    SWITCH_AWAY = "switch-away"  # the switch does not answer; goes on when it does
     LOCKED = "locked"  # a circuit in the way carries traffic
     GRACE = "grace"  # after a restart, until all ranks concerned have said what they hold
     RESERVED = "reserved"  # an intent ordered before wants the same port

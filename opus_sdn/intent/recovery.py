@@ -20,8 +20,8 @@ from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.grace import Grace
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import Domain, Grant, GroupSpec, JobSpec, RankKey, RankNews, Session, Stream
+from opus_sdn.intent.moves import intent_data
 from opus_sdn.intent.requests import check_places
-from opus_sdn.intent.serving import intent_data
 from opus_sdn.intent.state import CoreState, step_event
 from opus_sdn.intent.streams import UNNUMBERED, HeldRun, Intent, StreamState, short
 from opus_sdn.intent.switches import Step

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from opus_sdn.intent.changes import IntentMoved, IntentState, RunGranted
+from opus_sdn.intent.changes import IntentState, RunGranted
+from opus_sdn.intent.drift import adopt
 from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import RankKey
+from opus_sdn.intent.moves import intent_data, record_move
 from opus_sdn.intent.order import Reservations, count_overtaking, in_order
 from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.stalling import note
 from opus_sdn.intent.state import CoreState, own
 from opus_sdn.intent.streams import Intent, StreamState
 
@@ -54,7 +57,10 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
             circuits = intent.connection.circuits
             earlier = reserved.against(circuits)
             held_back = job.grace.why_hold_back(intent.connection.ranks) if job.grace is not None else None
-            if earlier is None and held_back is None and all(state.is_up(circuit) for circuit in circuits):
+            up = earlier is None and all(state.is_up(circuit) for circuit in circuits)
+            if up and held_back is None:
+                held_back = _taken(state, intent)
+            if up and held_back is None:
                 count_overtaking(intent, ordered[index + 1 :])
                 failure = _grant(state, now, job, intent)
                 if failure is not None:
@@ -63,18 +69,32 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
                 continue
             if earlier is not None:
                 detail = f"{earlier.key} goes first"
-                intent.because = Because(Reason.RESERVED, detail, {"for": earlier.key})
+                note(state, now, job, intent, Because(Reason.RESERVED, detail, {"for": earlier.key}))
             elif held_back is not None:
-                intent.because = held_back
+                note(state, now, job, intent, held_back)
             elif intent.because is None or intent.because.reason in PASSING:
-                intent.because = Because(Reason.SWITCHING, "its circuits are to be made")
-            reserved.add(intent)
+                note(state, now, job, intent, Because(Reason.SWITCHING, "its circuits are to be made"))
+            if intent.state is not IntentState.STALLED:  # else it would hold up those whom its device serves
+                reserved.add(intent)
             waiting.append(intent)
         if not granted:
             break
     job.waiting = waiting
     _announce(state, job)
     state.touch_switches(waiting)
+    return None
+
+
+def _taken(state: CoreState, intent: Intent) -> Because | None:
+    """Traffic of another circuit on its ports, although its own circuits are up: somebody else made them."""
+    for circuit in intent.connection.circuits:
+        terminal = state.holder_against(circuit)
+        if terminal is not None:
+            detail = (
+                f"position {terminal.position} of {terminal.switch} carries traffic of "
+                f"{state.live_circuit[terminal].id}, which somebody else has taken down"
+            )
+            return Because(Reason.LOCKED, detail, {"switch": terminal.switch, "position": terminal.position})
     return None
 
 
@@ -88,7 +108,9 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
     del job.complete[key]
     del job.open[key]
     del job.clocks[key]
+    job.installing.pop(key, None)
     job.start_clock(now, stream.intents.get(stream.granted))
+    adopt(state, intent.connection.circuits)
     state.hold(intent.connection.circuits)
     job.held_runs += 1
     own(state, job, intent.connection.circuits, job.digit(intent.connection))
@@ -127,22 +149,3 @@ def _announce(state: CoreState, job: JobCore) -> None:
         if not intent.announced:
             intent.announced = True
             record_move(state, job, intent, "intent.complete", because=intent.because)
-
-
-def record_move(
-    state: CoreState, job: JobCore, intent: Intent, kind: str, because: Because | None = None
-) -> None:
-    """The change and the one event of an intent's new state."""
-    state.ledger.add(IntentMoved(job.spec.name, job.incarnation, intent.stream, intent.n, intent.state))
-    data = intent_data(intent)
-    if because is not None:
-        data |= {"reason": because.reason.value, "detail": because.detail}
-    state.ledger.event(kind, job, **data)
-
-
-def intent_data(intent: Intent) -> dict[str, object]:
-    """What names an intent in events."""
-    data: dict[str, object] = {"connection": intent.connection.id, "n": intent.n}
-    if intent.stream.source is not None:
-        data |= {"source": intent.stream.source, "destination": intent.stream.destination}
-    return data

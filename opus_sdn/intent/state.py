@@ -103,6 +103,7 @@ class CoreState:
     past_nonces: dict[str, deque[str]] = field(default_factory=dict)
     live: dict[Terminal, int] = field(default_factory=dict)  # terminal -> held runs that need it
     graced: dict[Terminal, JobCore] = field(default_factory=dict)  # nothing is removed from these yet
+    live_circuit: dict[Terminal, Circuit] = field(default_factory=dict)  # of these, the circuit that is held
     ledger: Ledger = field(default_factory=Ledger)
     dirty_jobs: dict[str, None] = field(default_factory=dict)
     dirty_switches: dict[str, None] = field(default_factory=dict)
@@ -111,11 +112,19 @@ class CoreState:
         """Observed on its switch and not moving."""
         return self.switches[circuit.switch].is_up(circuit)
 
+    def holder_against(self, circuit: Circuit) -> Terminal | None:
+        """A terminal of this circuit on which another circuit carries traffic.
+
+        While all goes well no such circuit is up; somebody else may have put it there.
+        """
+        return next((t for t in circuit.terminals if self.live_circuit.get(t, circuit) != circuit), None)
+
     def hold(self, circuits: Iterable[Circuit]) -> None:
         """A run was granted: its circuits are live."""
         for circuit in circuits:
             for terminal in circuit.terminals:
                 self.live[terminal] = self.live.get(terminal, 0) + 1
+                self.live_circuit[terminal] = circuit
 
     def unhold(self, circuits: Iterable[Circuit]) -> None:
         """Nobody holds the run any more."""
@@ -124,6 +133,7 @@ class CoreState:
                 self.live[terminal] -= 1
                 if not self.live[terminal]:
                     del self.live[terminal]
+                    del self.live_circuit[terminal]
 
     def await_ranks(self, job: JobCore) -> None:
         """The job's ports stay as they are until all its ranks were heard."""

@@ -36,6 +36,7 @@ class Intent:
     arrived: dict[int, OpenArrival] = field(default_factory=dict)
     state: IntentState = IntentState.DECLARED
     complete_at: float = 0.0
+    install_at: float = 0.0  # since when it waits for a device
     age: int = 0  # order of completion within the job; lower is older
     overtaken: int = 0
     announced: bool = False

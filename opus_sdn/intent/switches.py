@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from opus_sdn.intent.changes import StepState
 from opus_sdn.intent.fabric import Circuit, CrossConnect, Switch, Terminal
@@ -32,36 +33,134 @@ class StepProgress:
     state: StepState
 
 
+class ForeignKind(StrEnum):
+    """Whose positions a cross-connect that we did not make ends on."""
+
+    OWN_PORTS = "own-ports"  # two ports of this fabric
+    MIXED = "mixed"  # a port of this fabric and a position that is none
+    OUTSIDE = "outside"  # positions that are no ports of this fabric
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A cross-connect that no step of ours made, and when it was first seen."""
+
+    kind: ForeignKind
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The switch does not answer: in its own words, and since when."""
+
+    detail: str
+    since: float
+
+
+class FailureKind(StrEnum):
+    """Why a step failed, as far as the driver can tell. Each asks for another reaction."""
+
+    TRANSIENT = "transient"  # nothing was changed; a matter of the switch and of time
+    TERMINAL = "terminal"  # nothing was changed: something in the request is impossible
+    AMBIGUOUS = "ambiguous"  # unknown until it was read back
+    MISMATCH = "mismatch"  # the device says done, and shows otherwise
+
+
+@dataclass(slots=True)
+class Setback:
+    """A need whose step failed: how often it did so alone, the end of its pause, and whom it goes with."""
+
+    times: int
+    until: float
+    group: tuple[int, int]  # the step that failed and the part of it
+
+
+@dataclass(slots=True)
+class Rival:
+    """Somebody takes down a cross-connect that we made: how often, first and last time, what came instead."""
+
+    times: int
+    since: float
+    last: float
+    instead: tuple[CrossConnect, ...] = ()
+    held_until: float = 0.0  # we do not make it again before
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How a reading differs from what was known. `first`: since the start of this controller."""
+
+    appeared: frozenset[CrossConnect]
+    vanished: frozenset[CrossConnect]
+    first: bool
+    compared: bool  # False: nothing was known to compare with
+
+
 class SwitchState:
     """Mutable state of one switch; the engine owns it."""
 
-    __slots__ = ("_observed", "busy", "generation", "holder", "matching", "moving", "progress", "switch")
+    __slots__ = (
+        "_remembered",
+        "away",
+        "busy",
+        "foreign",
+        "generation",
+        "holder",
+        "made",
+        "matching",
+        "moving",
+        "observed",
+        "progress",
+        "retry_at",
+        "rivals",
+        "setbacks",
+        "switch",
+    )
 
     def __init__(self, switch: Switch, generation: int = 0) -> None:
         self.switch = switch
         self.generation = generation
-        self._observed = False
+        self.observed = False  # nothing is planned on a switch that was never read
+        self._remembered: frozenset[CrossConnect] | None = None
         self.matching: set[CrossConnect] = set()
         self.holder: dict[Terminal, CrossConnect] = {}
         self.moving: dict[Terminal, int] = {}  # terminal -> step that is on the device
         self.busy: dict[Terminal, int] = {}  # terminal -> step, planned ones included
         self.progress: dict[int, StepProgress] = {}
+        self.made: set[CrossConnect] = set()  # of the matching, what our own steps made
+        self.foreign: dict[CrossConnect, Foreign] = {}  # the rest of it
+        self.rivals: dict[CrossConnect, Rival] = {}
+        self.away: Away | None = None
+        self.setbacks: dict[str, Setback] = {}  # by the name of what needs it
+        self.retry_at: float | None = None  # the end of the first pause
 
-    def observe(self, matching: Iterable[CrossConnect]) -> bool:
-        """Take over what was read, except on moving ports, whose step will be read back. True if it differs.
+    def remember(self, matching: Iterable[CrossConnect], foreign: Iterable[CrossConnect] = ()) -> None:
+        """What an earlier start last saw: to compare the first reading with, never to be used instead."""
+        self._remembered = frozenset(matching)
+        self.made = set(self._remembered.difference(foreign))
+
+    def observe(self, matching: Iterable[CrossConnect]) -> Seen | None:
+        """Take over what was read, except on moving ports, whose step will be read back. None: no news.
 
         A pair both of whose ports move keeps what was known; a read cannot say what a step will leave.
         """
-        new = {p for p in matching if not self._is_moving(p)} | {
-            p for p in self.matching if self._is_moving(p)
-        }
-        if new == self.matching and self._observed:
-            return False
-        self._observed = True
+        first = not self.observed
+        before = self.matching if self._remembered is None else self._remembered
+        new = {p for p in matching if not self._is_moving(p)} | {p for p in before if self._is_moving(p)}
+        if new == self.matching and not first:
+            return None
+        seen = Seen(
+            frozenset(new - before),
+            frozenset(before - new),
+            first,
+            compared=not first or self._remembered is not None,
+        )
+        self.observed = True
+        self._remembered = None
         self.matching = new
         self.holder = {t: p for p in new for t in self.switch.terminals_of(p)}
         self.generation += 1
-        return True
+        return seen
 
     def is_up(self, circuit: Circuit) -> bool:
         """Every cross-connect observed, no terminal moving. Only then may anything be granted on it."""

@@ -106,6 +106,14 @@ class Bench:
             self.lit[step.switch] |= set(step.add)
         self.engine.settle_step(self.now, step.id, ok, detail, frozenset(self.lit[step.switch]))
 
+    def pause(self) -> None:
+        """Time goes on to the next moment at which something is due."""
+        self.pump()
+        due = self.engine.next_deadline()
+        assert due is not None, "nothing is due"
+        self.now = max(self.now, due)
+        self.engine.tick(self.now)
+
     def play(self) -> None:
         """Let everything happen that can, until the core has nothing more to say."""
         for _ in range(100):

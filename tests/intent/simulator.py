@@ -129,6 +129,8 @@ class Simulation:
                 raise ViolationError("end", f"job {run.job.spec.name} is {state} at the end")
 
     def _next_event(self, events: list[Event]) -> None:
+        if not events and self._pause_ends() is not None:
+            events = [("pause",)]  # needs that a device refused are tried again after a while
         if not events:
             if not self._time_passes:
                 raise ViolationError("stuck", "nothing can happen any more and not all programs have ended")
@@ -307,6 +309,17 @@ class Simulation:
         self.runs[0] = self._admit(replace(old.job, spec=spec))
 
     # --- time
+
+    def _pause_ends(self) -> float | None:
+        return min((s.retry_at for s in self.engine.state.switches.values() if s.retry_at), default=None)
+
+    def _do_pause(self) -> None:
+        """Nothing happens but time, until the pause after a failed step is over."""
+        due = self._pause_ends()
+        assert due is not None
+        self.now = max(self.now, due)
+        self.engine.tick(self.now)
+        self.shell.pump_due = True
 
     def _do_time(self) -> None:
         """Nothing happens but time: those who live are heard, then the core's next deadline comes."""

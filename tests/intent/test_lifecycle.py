@@ -21,6 +21,11 @@ INTENT = {
     ("installing", "complete"),
     ("installing", "granted"),
     ("installing", "failed"),
+    ("complete", "stalled"),
+    ("installing", "stalled"),
+    ("stalled", "complete"),
+    ("stalled", "granted"),
+    ("stalled", "failed"),
     ("granted", "released"),
 }
 STEP = {("planned", "started"), ("planned", "dropped"), ("started", "done"), ("started", "failed")}

@@ -67,7 +67,7 @@ def barrier_off_by_one(patch: pytest.MonkeyPatch) -> None:
 def add_before_remove(patch: pytest.MonkeyPatch) -> None:
     """A plan adds first and leaves the removes to a later step; the checker is out of the way."""
     made = stepping.plan
-    patch.setattr(stepping, "plan", lambda facts, wants: dataclasses.replace(made(facts, wants), remove=()))
+    patch.setattr(stepping, "plan", lambda *given: dataclasses.replace(made(*given), remove=()))
     patch.setattr(stepping, "check_step", lambda *_: ())
     patch.setattr(stepping, "why_not_start", lambda *_: None)
 

@@ -38,7 +38,7 @@ class Facts:
             5,
             {t: p for p in pairs for t in switch.terminals_of(p)},
             {t for text in self.moving for t in circuit(text, self.kind).terminals},
-            {t for text in self.live for t in circuit(text, self.kind).terminals},
+            {t: c for text in self.live for c in [circuit(text, self.kind)] for t in c.terminals},
             FABRICS[self.kind].positions("ocs0"),
         )
 

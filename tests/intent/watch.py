@@ -20,8 +20,9 @@ Run = tuple[str, int, Stream, int]  # job, incarnation, stream, n
 # What may follow what, as the design's life of a run has it; "" = before anything was recorded.
 INTENT_STEPS = {
     "": {"complete", "granted"},
-    "complete": {"installing", "granted", "failed"},
-    "installing": {"complete", "granted", "failed"},
+    "complete": {"installing", "stalled", "granted", "failed"},
+    "installing": {"complete", "stalled", "granted", "failed"},
+    "stalled": {"complete", "granted", "failed"},
     "granted": {"released"},
     "released": set(),
     "failed": set(),
@@ -34,6 +35,22 @@ STEP_STEPS = {
     "failed": set(),
     "dropped": set(),
 }
+
+
+# Events that are no change of a state in a table.
+FREE_EVENTS = (
+    "topology.changed",
+    "rank.left",
+    "rank.operation-failed",
+    "plan.refused",
+    "switch.adopted",
+    "switch.drifted",
+    "switch.contended",
+    "switch.away",
+    "switch.back",
+    "circuit.lost",
+    "circuit.restored",
+)
 
 
 class Watch:
@@ -298,7 +315,7 @@ def _check_events(batch: ch.Batch) -> None:
                 expected["group.checked-in"] += 1
             case ch.EventAppended():
                 seen[change.kind] += 1
-    for free in ("topology.changed", "rank.left", "rank.operation-failed", "plan.refused"):
+    for free in FREE_EVENTS:
         del seen[free]
     if seen != expected:
         raise ViolationError("I9", f"batch {batch.id} has events {dict(seen)} for changes {dict(expected)}")
