@@ -26,7 +26,9 @@ def test_the_first_fabric_needs_no_precondition_and_the_same_again_changes_nothi
     assert (again.status_code, again.headers["ETag"], again.json()["changed"]) == (200, '"1"', False)
     spelled_otherwise = declare(bare, dict(reversed(fabric().items())))
     assert spelled_otherwise.json()["changed"] is False
-    assert [event["kind"] for event in bare.get("/events")["events"]] == ["fabric.changed"]
+    kinds = [event["kind"] for event in bare.get("/events")["events"]]
+    assert kinds[0] == "fabric.changed"
+    assert set(kinds[1:]) <= {"switch.adopted"}
 
 
 def test_what_is_read_can_be_sent_back(bare: Controller) -> None:

@@ -18,7 +18,7 @@ from opus_sdn.fabric_file import (
     parse_fabric,
 )
 from opus_sdn.fabric_file.hosts import HostRangeError, expand_hosts
-from opus_sdn.intent.fabric import CircuitKind, CrossConnect, Port
+from opus_sdn.intent.fabric import CircuitKind, CrossConnect, DriftPolicy, Port
 
 BASE = """\
 version: 1
@@ -154,6 +154,13 @@ def test_one_host_with_two_gpus_on_one_rail_is_a_fabric() -> None:
     assert fabric.hosts == ("host0",)
     assert fabric.rails[0].slots == (0, 1)
     assert fabric.rail_of("host0", 0) == fabric.rail_of("host0", 1)
+
+
+def test_a_rail_may_say_that_drift_is_only_to_be_reported() -> None:
+    text = edited("    first_port: 8", "    first_port: 8\n    drift: observe")
+    fabric = parse_fabric(text, "fabric.yaml").build()
+    assert [rail.drift for rail in fabric.rails] == [DriftPolicy.AUTO, DriftPolicy.OBSERVE]
+    assert fabric.observed_only("ocs0") == frozenset(range(8, 16))
 
 
 def test_single_ports_may_be_placed_apart_from_the_rule() -> None:
