@@ -21,7 +21,7 @@ from opus_sdn.intent.model import (
     Session,
     Stream,
 )
-from opus_sdn.intent.switches import Step
+from opus_sdn.intent.switches import FailureKind, Step
 
 START = 7  # the controller's start number on the bench
 NOON = 1_700_000_000.0
@@ -99,12 +99,19 @@ class Bench:
             self.steps.append(step)
         return step
 
-    def settle(self, step: Step, ok: bool = True, works: bool = True, detail: str | None = None) -> None:
+    def settle(
+        self,
+        step: Step,
+        ok: bool = True,
+        works: bool = True,
+        detail: str | None = None,
+        kind: FailureKind = FailureKind.TERMINAL,
+    ) -> None:
         """The device has carried the step out, unless it does not work, and is read."""
         if works:
             self.lit[step.switch] -= set(step.remove)
             self.lit[step.switch] |= set(step.add)
-        self.engine.settle_step(self.now, step.id, ok, detail, frozenset(self.lit[step.switch]))
+        self.engine.settle_step(self.now, step.id, ok, detail, frozenset(self.lit[step.switch]), kind=kind)
 
     def pause(self) -> None:
         """Time goes on to the next moment at which something is due."""

@@ -12,6 +12,7 @@ from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import Arrival, ArrivalState, CoreSettings, Grant, Session, Stream, StreamMark
 from opus_sdn.intent.reasons import Reason
 from opus_sdn.intent.recovery import KnownJob, KnownStep
+from opus_sdn.intent.switches import FailureKind
 from tests.intent.bench import Bench
 from tests.intent.restarts import Rank, known_jobs, restart
 from tests.intent.worlds import group, make_fabric, make_spec, places
@@ -607,7 +608,7 @@ def test_ports_of_a_step_cut_short_move_until_the_switch_has_been_read(
     assert world.status(0, C, 0)[1] is Reason.MOVING
     (step,) = world.bench.engine.unsettled("ocs0")
     assert (step.id, step.add) == (old.id, old.add)
-    world.bench.settle(step, works=works)
+    world.bench.settle(step, ok=works, works=works, kind=FailureKind.AMBIGUOUS)
     world.bench.play()
     moved = [change for change in world.bench.changes if isinstance(change, StepMoved)]
     assert (moved[0].step, moved[0].state) == (old.id, outcome)
