@@ -15,7 +15,15 @@ def _emulated(switch: Switch) -> Driver:
     return EmulatedDriver(EmulatedSwitch(switch))
 
 
-DRIVERS: Mapping[str, Callable[[Switch], Driver]] = MappingProxyType({"emulated": _emulated})
+def _polatis(switch: Switch) -> Driver:
+    from opus_sdn.drivers.polatis.open import open_polatis  # brings an HTTP client, which others do not need
+
+    return open_polatis(switch)
+
+
+DRIVERS: Mapping[str, Callable[[Switch], Driver]] = MappingProxyType(
+    {"emulated": _emulated, "polatis": _polatis}
+)
 
 
 def open_driver(switch: Switch) -> Driver:

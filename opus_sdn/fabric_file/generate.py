@@ -25,6 +25,12 @@ ports_per_gpu: {ports_per_gpu}  # 1, 2 or 4; with two, port 0 is left and port 1
 circuit: {circuit}
 """
 
+_OPTIONS = {
+    "emulated": "    options: {{delay_ms: {delay_ms:g}, control_ms: {control_ms:g}}}\n",
+    "polatis": "    # name or address of the switch, and a file with the password of its user\n"
+    "    options: {{host: ocs{number}, user: admin, password_file: ocs{number}.password}}\n",
+}
+
 _RAILS_HEAD = """
 # The ports of a rail fill the positions of its switch from first_port on: host by host, slot by slot, port by
 # port. `ports: {"host:slot:port": position}` places single ports elsewhere.
@@ -51,7 +57,8 @@ def generate_fabric(
     `rails`: None makes one rail per GPU slot; fewer put several neighbouring slots on each. `switches`:
     `per-rail` gives each rail a switch of its own, `shared` puts all on one. `size` is the number of
     positions of a switch; None makes it just large enough. `delay_ms` (optics) and `control_ms` (the device's
-    own control) are what an emulated switch takes for a change.
+    own control) are what an emulated switch takes for a change. The address of a real switch and where its
+    password is are to be filled in.
 
     Raises ValueError that names the argument, its value and what would be right.
     """
@@ -90,7 +97,7 @@ def generate_fabric(
         text += f"    layout: {LAYOUT_OF[CircuitKind(circuit)]}\n" + (
             "    directed: true\n" if directed else ""
         )
-        text += f"    options: {{delay_ms: {delay_ms:g}, control_ms: {control_ms:g}}}\n"
+        text += _OPTIONS[driver].format(number=number, delay_ms=delay_ms, control_ms=control_ms)
     text += _RAILS_HEAD
     for number in range(rails):
         slots = ", ".join(str(number * slots_per_rail + slot) for slot in range(slots_per_rail))

@@ -26,7 +26,7 @@ from opus_sdn.fabric_file.hosts import HOSTS_MAX, HostRangeError, expand_hosts
 from opus_sdn.fabric_file.wiring import PORTS_MAX, Layout, Misfit, misfits_of, ports_of
 from opus_sdn.intent.fabric import Attachment, CircuitKind, DriftPolicy, Fabric, Rail, Switch
 
-KNOWN_DRIVERS = frozenset({"emulated"})
+KNOWN_DRIVERS = frozenset({"emulated", "polatis"})
 POSITIONS_MAX = 65_536
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 NAME_MEANS = "up to 63 letters, digits, dots, dashes and underscores"

@@ -114,6 +114,15 @@ def test_emulated_switches_get_the_delays_they_were_generated_with() -> None:
     assert [dict(switch.options) for switch in fabric.switches] == [{"delay_ms": 12.5, "control_ms": 3}] * 2
 
 
+def test_a_generated_polatis_is_to_be_told_where_it_is_and_never_its_password() -> None:
+    fabric = parse_fabric(generate_fabric(driver="polatis"), "generated").build()
+    assert dict(fabric.switch("ocs1").options) == {
+        "host": "ocs1",
+        "user": "admin",
+        "password_file": "ocs1.password",
+    }
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "says"),
     [
@@ -122,7 +131,7 @@ def test_emulated_switches_get_the_delays_they_were_generated_with() -> None:
         ("ports_per_gpu", 3, "ports-per-gpu is 3"),
         ("rails", 3, "rails is 3"),
         ("switches", "each", "switches is 'each'; use per-rail or shared"),
-        ("driver", "polatis", "driver is 'polatis'; use emulated"),
+        ("driver", "palantir", "driver is 'palantir'; use emulated or polatis"),
         ("circuit", "simplex", "circuit is 'simplex'; use duplex or bidirectional or directed"),
         ("delay_ms", -1, "delay-ms is -1"),
         ("control_ms", float("nan"), "control-ms is nan"),
