@@ -340,7 +340,7 @@ WRONG = {
         "switches",
         "list of switches",
     ),
-    "unknown driver": (edited("emulated", "polatis"), 9, "switches[0].driver", "is 'polatis'"),
+    "unknown driver": (edited("emulated", "palantir"), 9, "switches[0].driver", "is 'palantir'"),
     "a switch too small to be one": (edited("size: 16", "size: 1"), 10, "switches[0].size", "from 2 to"),
     "unknown layout": (edited("sided", "round"), 11, "switches[0].layout", "sided (ingress"),
     "a misspelt key": (edited("layout:", "layuot:"), 11, "switches[0].layuot", "did you mean layout?"),
@@ -520,8 +520,8 @@ def test_thousands_of_faults_are_counted_and_not_all_printed() -> None:
 
 
 def test_a_driver_that_the_caller_knows_is_accepted() -> None:
-    text = edited("driver: emulated", "driver: polatis")
-    assert parse_fabric(text, "fabric.yaml", drivers={"polatis"}).switches[0].driver == "polatis"
+    text = edited("driver: emulated", "driver: palantir")
+    assert parse_fabric(text, "fabric.yaml", drivers={"palantir"}).switches[0].driver == "polatis"
     assert faults_of(text)
 
 
