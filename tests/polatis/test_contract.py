@@ -127,7 +127,8 @@ def test_every_cell_is_either_shown_or_explained() -> None:
 def test_what_a_driver_says_is_true_whatever_goes_wrong(kind: str, operation: str, fault: str) -> None:
     async def main() -> None:
         async with world(kind) as w:
-            await w.driver.describe()  # so that the fault meets the call, and not the search for the device
+            if operation != "describe":
+                await w.driver.describe()  # so that the fault meets the call, not the search for the device
             await w.strike(fault, writing=operation not in READS)
             before = w.table
             outcome = await call(w, operation)
@@ -185,8 +186,8 @@ def _is_as_wanted(  # noqa: C901  # one case for each fault
             if kind == "emulated":
                 assert isinstance(error, AmbiguousError)
             elif changing:
-                # Over RESTCONF two removals are two requests: after the first the rest is not sent.
-                partly = kind == "restconf" and operation == "remove"
+                # Removals go first, over RESTCONF one by one: after a lost answer the rest is not sent.
+                partly = operation == "move" or (kind, operation) == ("restconf", "remove")
                 assert isinstance(error, AmbiguousError) if partly else _is_complete(value), outcome
             else:
                 assert error is None, outcome
@@ -199,7 +200,11 @@ def _is_as_wanted(  # noqa: C901  # one case for each fault
             if kind == "emulated":
                 assert isinstance(value, Applied)
             elif reading:
-                assert isinstance(error, TransientError), outcome
+                assert _is_transient_or_fine(outcome), outcome
+            elif changing:
+                assert isinstance(value, Applied), outcome
+            else:
+                assert error is None, outcome
         case "reboot empty" | "reboot with an old table" | "foreign writer" if changing and remove:
             assert isinstance(error, TerminalError), outcome
             assert error.reason is Refusal.ABSENT
@@ -212,12 +217,15 @@ def _is_as_wanted(  # noqa: C901  # one case for each fault
             dark = {r.pair for r in value.pairs if r.outcome is PairOutcome.CONNECTED_DARK}
             assert dark == {pair for pair in add if pair.ingress == 3}
         case "session limit":
-            assert isinstance(error, TransientError), outcome
+            # A setting may have gone into the ending session before that was noticed.
+            open_end = isinstance(error, AmbiguousError) and operation in SETTINGS
+            assert open_end or isinstance(error, TransientError), outcome
         case "remote lock":
             assert isinstance(error, TerminalError), outcome
             assert error.reason is Refusal.LOCKED
         case "protocol disabled with the socket open":
-            assert isinstance(error, TransientError), outcome
+            # A setting is written over the open socket, a change of the table is preceded by reading.
+            assert isinstance(error, AmbiguousError if operation in SETTINGS else TransientError), outcome
         case _:
             if operation == "power" and kind == "emulated":
                 assert isinstance(error, TerminalError)

@@ -155,8 +155,7 @@ class PolatisWorld:
         elif fault in states:
             await emulator.set_faults(**states[fault])
             if fault == "session limit":
-                for session in emulator.sessions:
-                    session.cut()
+                await emulator.reboot("light", ms=0)  # which ends the session that we have
             if fault == "idle logout":
                 await emulator.device.wait(100)
         elif fault == "reboot empty":

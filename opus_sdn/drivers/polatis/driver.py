@@ -231,7 +231,7 @@ class PolatisDriver:
 
     async def _make(self, device: Device, plan: Plan, wire: WireTable, before: Matching) -> Applied:
         if plan.empty:
-            dark, unseen = await self._seen(device, plan)
+            dark, unseen = await self._seen(device, plan, before)
             results = tuple(results_of(plan, before, before, dark, unseen=unseen))
             return Applied(dark_ms=0.0, pairs=results, revision=_revision(before))
         loop = asyncio.get_running_loop()
@@ -242,7 +242,7 @@ class PolatisDriver:
         try:
             trouble = await self._write(device, plan, wire, notes)
             after = await self._read_back(device, plan, before, trouble)
-            dark, unseen = await self._seen(device, plan)
+            dark, unseen = await self._seen(device, plan, after)
         except ChangedError:
             raise
         except BaseException:
@@ -344,12 +344,15 @@ class PolatisDriver:
                 raise trouble
         return after
 
-    async def _seen(self, device: Device, plan: Plan) -> tuple[Mapping[CrossConnect, str], str | None]:
+    async def _seen(
+        self, device: Device, plan: Plan, table: Matching
+    ) -> tuple[Mapping[CrossConnect, str], str | None]:
         """Which of the added circuits stay dark, and why; and why that could not be seen."""
         if not self._options.verify_light:
             return {}, None
         try:
-            return await self._light(device).awaited(plan.add), None
+            there = [pair for pair in plan.add if pair in table]
+            return await self._light(device).awaited(there), None
         except DriverError as error:
             return {}, f"light not seen: {error.detail}"
 
@@ -359,12 +362,12 @@ class PolatisDriver:
         try:
             await write
         except DriverError as error:
-            if not isinstance(error, AmbiguousError):
-                raise
             trouble = error
         try:
             as_asked = await done()
         except DriverError as error:
+            if trouble is not None and not isinstance(trouble, AmbiguousError):
+                raise trouble from None
             raise AmbiguousError(f"{what} were written, but cannot be read back: {error.detail}") from None
         if not as_asked:
             raise trouble or AmbiguousError(
