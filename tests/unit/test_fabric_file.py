@@ -521,7 +521,7 @@ def test_thousands_of_faults_are_counted_and_not_all_printed() -> None:
 
 def test_a_driver_that_the_caller_knows_is_accepted() -> None:
     text = edited("driver: emulated", "driver: palantir")
-    assert parse_fabric(text, "fabric.yaml", drivers={"palantir"}).switches[0].driver == "polatis"
+    assert parse_fabric(text, "fabric.yaml", drivers={"palantir"}).switches[0].driver == "palantir"
     assert faults_of(text)
 
 
