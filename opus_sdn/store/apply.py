@@ -119,9 +119,9 @@ class Applier:
         for switch, ingress, egress in read(select(_CIRCUITS)):
             observed.setdefault(switch, set()).add(CrossConnect(ingress, egress))
         self._observed = {switch: frozenset(pairs) for switch, pairs in observed.items()}
-        first, last = read(select(func.min(_EVENTS.c.seq), func.max(_EVENTS.c.seq))).one()
-        self._last_event: int = last or 0
-        self._first_event: int = first or 1
+        # One at a time: then both ends of the table itself are read, and damage there is found at the start.
+        self._last_event: int = read(select(func.max(_EVENTS.c.seq))).scalar() or 0
+        self._first_event: int = read(select(func.min(_EVENTS.c.seq))).scalar() or 1
         self._steps_count: int = read(select(func.count()).select_from(_STEPS)).scalar_one()
         self._last_step: int = read(select(func.max(_STEPS.c.step))).scalar() or 0
         ended = read(select(_JOBS.c.job).where(_JOBS.c.state == JobState.ENDED.value))

@@ -38,7 +38,6 @@ class Database(ABC):
     name: str
     # Builds an INSERT of this database, which knows `on_conflict_do_update` and `excluded`.
     insert: Callable[[Table], Any]
-    needs: str  # what has to be true for it to be opened, for messages
 
     @abstractmethod
     def claim(self) -> Claim:
@@ -70,6 +69,14 @@ class Database(ABC):
     @abstractmethod
     def verify(self, connection: Connection) -> None:
         """After a migration, in its transaction: StoreError when rows would point nowhere."""
+
+    @abstractmethod
+    def check(self, connection: Connection) -> None:
+        """Before anything is written: StoreError when the database is damaged."""
+
+    @abstractmethod
+    def remedy(self, failed: BaseException) -> str:
+        """What to do about a failure, as the end of a message."""
 
     @abstractmethod
     def is_gone(self, failed: Exception) -> bool:

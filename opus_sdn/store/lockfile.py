@@ -47,8 +47,15 @@ class ExclusiveLock:
                 f"database {database} is in use by process {holder or 'unknown'}: one process at a time may "
                 "have it; stop that one first, or name another database"
             ) from failed
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as failed:
+            os.close(descriptor)
+            raise StoreError(
+                f"lock file {self.path} cannot be written: {failed.strerror}; "
+                "the database needs a disk with free space that this user may write to"
+            ) from failed
         self._descriptor: int | None = descriptor
         _held.add(self)
 

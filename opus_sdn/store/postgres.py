@@ -30,6 +30,8 @@ READER_WAIT_S = 30.0
 MIGRATION_LOCK = 0x6F707573
 VERSION_TABLE = "alembic_version"
 
+NEEDS = "it needs a running PostgreSQL server, an existing UTF-8 database in it, and a user that may use it"
+
 Settings = dict[str, str | int]
 
 
@@ -51,10 +53,6 @@ class ProcessClaim:
 
 class PostgresDatabase(Database):
     """One database of a PostgreSQL server, for any number of processes: the newest start number writes."""
-
-    needs = (
-        "it needs a running PostgreSQL server, an existing UTF-8 database in it, and a user that may use it"
-    )
 
     def __init__(self, url: URL) -> None:
         self._url = url.set(drivername="postgresql+psycopg")
@@ -78,7 +76,7 @@ class PostgresDatabase(Database):
                     versions = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608
                     found[VERSION_TABLE] = versions.scalars().first()
         except SQLAlchemyError as failed:
-            raise StoreError(f"{self.name} cannot be read: {reason(failed)}; {self.needs}") from failed
+            raise StoreError(f"{self.name} cannot be read: {reason(failed)}; {NEEDS}") from failed
         finally:
             engine.dispose()
         return found
@@ -134,6 +132,13 @@ class PostgresDatabase(Database):
             if durable:
                 connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
             yield
+
+    def check(self, connection: Connection) -> None:
+        """Nothing: damage is the server's to find."""
+
+    def remedy(self, failed: BaseException) -> str:
+        """Whatever it is."""
+        return NEEDS
 
     def verify(self, connection: Connection) -> None:
         """Nothing: foreign keys are never off."""

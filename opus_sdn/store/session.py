@@ -45,6 +45,7 @@ class Session:
         try:
             self._connection = self._engine.connect()
             with self._connection.begin():
+                database.check(self._connection)
                 self._start, self._commits = self._numbers()
                 self._load()
         except BaseException:

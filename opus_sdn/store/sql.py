@@ -110,12 +110,12 @@ class SqlStore:
                 self._session = Session(database, retention or Retention(), reconnect_s=reconnect_s)
             except SQLAlchemyError as failed:
                 raise StoreError(
-                    f"{database.name} cannot be opened: {reason(failed)}; {database.needs}"
+                    f"{database.name} cannot be opened: {reason(failed)}; {database.remedy(failed)}"
                 ) from failed
             opened.callback(self._session.close)
             self._reader = SqlReader(database, self._claim)
             opened.callback(self._reader.close)
-            self._writer = Writer(self._session, database.name, queue_max)
+            self._writer = Writer(self._session, database, queue_max)
             opened.callback(self._end_writer)
             self._opened = opened.pop_all()
 

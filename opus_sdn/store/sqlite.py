@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, NullPool, QueuePool, StaticPool, crea
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import URL
 
+from opus_sdn.store import filesystem
 from opus_sdn.store.base import StoreError
 from opus_sdn.store.database import Database
 from opus_sdn.store.lockfile import ExclusiveLock
@@ -34,8 +35,6 @@ VERSION_TABLE = "alembic_version"
 class SqliteDatabase(Database):
     """One file on a local disk, for one process at a time."""
 
-    needs = "it needs a local disk with free space that this user may write to"
-
     def __init__(self, url: URL) -> None:
         """The file behind `sqlite:///PATH`, links resolved: one file has one lock. StoreError otherwise."""
         name = url.database
@@ -49,7 +48,13 @@ class SqliteDatabase(Database):
         self.insert = insert
 
     def claim(self) -> ExclusiveLock:
-        """The lock file beside the database."""
+        """The lock file beside the database, on a local disk."""
+        network = filesystem.network_kind(self.path.parent)
+        if network is not None:
+            raise StoreError(
+                f"{self.name} is on a network file system ({network}), where its locks do not hold: name a "
+                "file on a local disk, or use PostgreSQL"
+            )
         return ExclusiveLock(self.path)
 
     def tables(self) -> dict[str, str | None]:
@@ -64,10 +69,15 @@ class SqliteDatabase(Database):
                     row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608
                     found[VERSION_TABLE] = None if row is None else str(row[0])
         except sqlite3.Error as failed:
-            raise StoreError(
-                f"{self.name} cannot be read: {failed}; name another file, or restore it from a copy"
-            ) from failed
+            raise StoreError(f"{self.name} cannot be read: {failed}; {_remedy(failed)}") from failed
         return found
+
+    def check(self, connection: Connection) -> None:
+        """Look through all that is needed to go on. History is left out: it is long, and only for reading."""
+        for name in sorted(self.tables().keys() - {"events"}):
+            for (found,) in connection.exec_driver_sql(f"PRAGMA quick_check('{name}')"):
+                if found != "ok":
+                    raise StoreError(f"{self.name} is damaged: {found}; restore it from a copy")
 
     def writer_engine(self) -> Engine:
         """Each transaction takes the write lock when it begins."""
@@ -115,6 +125,10 @@ class SqliteDatabase(Database):
         if broken is not None:
             raise StoreError(f"{self.name}: rows of {broken[0]} would point nowhere; nothing was changed")
 
+    def remedy(self, failed: BaseException) -> str:
+        """By what SQLite said."""
+        return _remedy(getattr(failed, "orig", None) or failed)
+
     def is_gone(self, failed: Exception) -> bool:
         """Never: there is no connection that could be lost."""
         return False
@@ -138,3 +152,15 @@ class SqliteDatabase(Database):
             connection.exec_driver_sql(begin)
 
         return engine
+
+
+def _remedy(failed: BaseException) -> str:
+    """What to do about an error of SQLite."""
+    code = getattr(failed, "sqlite_errorcode", 0) & 0xFF  # without the details above it
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return "name another file, or restore it from a copy"
+    if code == sqlite3.SQLITE_FULL:
+        return "free space on its disk"
+    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}:
+        return "it needs an existing folder and a file that this user may write to"
+    return "it needs a local disk with free space that this user may write to"

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from opus_sdn.store.apply import Applier
 from opus_sdn.store.base import CommitsLostError, StaleEpochError, StoreBusyError, StoreError
-from opus_sdn.store.database import reason
+from opus_sdn.store.database import Database, reason
 from opus_sdn.store.session import Session
 
 QUEUE_MAX = 16_384  # entries waiting for the writer
@@ -46,9 +46,10 @@ class _Entry:
 class Writer:
     """Owns the writing session. `submit` may be called from any thread and never waits for the disk."""
 
-    def __init__(self, session: Session, name: str, queue_max: int) -> None:
+    def __init__(self, session: Session, database: Database, queue_max: int) -> None:
         self._session = session
-        self._name = name
+        self._name = database.name
+        self._remedy = database.remedy
         self._queue_max = queue_max
         self._queue: deque[_Entry] = deque()
         self._changed = threading.Condition()
@@ -136,9 +137,10 @@ class Writer:
             if isinstance(cause, StaleEpochError | CommitsLostError):
                 self._refusal = cause
             else:
+                remedy = "mend the cause" if isinstance(cause, StoreError) else self._remedy(cause)
                 self._refusal = StoreError(
                     f"{self._name}: {what} not written: {reason(cause)}; nothing is written "
-                    "any more: mend the cause and start again"
+                    f"any more until it is opened again: {remedy}"
                 )
             refusal = self._refusal
         logger.error("store failed, nothing is written any more", exc_info=cause)
