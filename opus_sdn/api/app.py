@@ -6,29 +6,27 @@ from fastapi import Depends, FastAPI
 
 from opus_sdn.api import pages, problems
 from opus_sdn.api.context import RequestContext
-from opus_sdn.api.fabric_keeper import FabricKeeper
-from opus_sdn.api.former import FormerJobs
 from opus_sdn.api.routes import arrivals, events, fabric, groups, health, jobs, waits
 from opus_sdn.api.routes.common import refuse_unknown_query
-from opus_sdn.reconciler.runtime import Runtime
+from opus_sdn.api.term import Term
 from opus_sdn.settings import Settings
 
 
-def create_app(
-    runtime: Runtime,
-    settings: Settings,
-    keeper: FabricKeeper,
-    former_jobs: FormerJobs | None = None,
-) -> FastAPI:
-    """The API of this controller. `former_jobs`: those that an earlier start left in the store."""
+def create_app(settings: Settings, term: Term) -> FastAPI:
+    """The API of this controller, on its first term."""
     app = routes_only()
-    app.state.runtime = runtime
     app.state.settings = settings
-    app.state.fabric = keeper
-    app.state.former_jobs = former_jobs or FormerJobs()
     app.state.event_streams = set()
-    app.add_middleware(RequestContext, start=runtime.engine.state.start)
+    use_term(app, term)
+    app.add_middleware(RequestContext, start=term.start)
     return app
+
+
+def use_term(app: FastAPI, term: Term) -> None:
+    """From now on requests are served from this term."""
+    app.state.runtime = term.runtime
+    app.state.fabric = term.keeper
+    app.state.former_jobs = term.former
 
 
 def routes_only() -> FastAPI:

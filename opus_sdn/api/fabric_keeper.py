@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from opus_sdn.api.documents import FabricAnswer
 from opus_sdn.api.former import FormerJobs
@@ -16,6 +17,39 @@ from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import CircuitKind, Fabric, Switch
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.store.base import Store
+
+logger = logging.getLogger(__name__)
+
+
+class Drivers:
+    """The sessions with the switches, which outlast a term: a new one goes on with those of before."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Switch, Driver]] = {}
+        self._dropped: list[Driver] = []
+
+    def of(self, switches: Sequence[Switch]) -> dict[str, Driver]:
+        """A driver for each of these, opened unless it is there. CoreError `invalid-request` as below."""
+        known = {name: driver for name, (switch, driver) in self._open.items() if switch in switches}
+        opened = open_drivers(switch for switch in switches if switch.name not in known)
+        drivers = {s.name: known[s.name] if s.name in known else opened[s.name] for s in switches}
+        self._dropped += [driver for _, driver in self._open.values() if driver not in drivers.values()]
+        self.are_now(switches, drivers)
+        return drivers
+
+    def are_now(self, switches: Sequence[Switch], drivers: Mapping[str, Driver]) -> None:
+        """These are in use from now on; whoever says so has closed the others."""
+        self._open = {switch.name: (switch, drivers[switch.name]) for switch in switches}
+
+    async def close(self) -> None:
+        """End all sessions; the circuits stay."""
+        for driver in (*self._dropped, *(driver for _, driver in self._open.values())):
+            try:
+                await driver.close()
+            except Exception:
+                logger.exception("driver did not close")
+        self._open.clear()
+
 
 NO_FABRIC = Fabric((), 0, 1, CircuitKind.DUPLEX, (), (), ())
 
@@ -33,6 +67,7 @@ class FabricKeeper:
         generation: int,
         former: FormerJobs,
         *,
+        drivers: Drivers,
         observations: Mapping[str, int],
         changed: Callable[[Fabric, Mapping[str, Driver]], Awaitable[None]] | None = None,
     ) -> None:
@@ -41,6 +76,7 @@ class FabricKeeper:
         self.document = document_of(spec) if spec is not None else ""
         self._runtime = runtime
         self._former = former
+        self._drivers = drivers
         self._observations = dict(observations)
         self._changed = changed
         self._one_at_a_time = asyncio.Lock()
@@ -97,7 +133,6 @@ class FabricKeeper:
             )
 
     def _require_no_job(self) -> None:
-        self._former.require_none_transmits(self._runtime.now())
         for name, job in self._runtime.engine.state.jobs.items():
             if job.occupies_ports():
                 raise CoreError(
@@ -138,6 +173,7 @@ class FabricKeeper:
             for job in old.jobs.values():
                 self._former.take_over(job)
             await runtime.use(engine, drivers)
+            self._drivers.are_now(fabric.switches, drivers)
             self.spec, self.document, self.generation = spec, document, generation
             if self._changed is not None:
                 await self._changed(fabric, drivers)

@@ -1,9 +1,7 @@
 """Jobs that the core does not know any more: an earlier start ran them, or they ran on an earlier fabric.
 
-Their incarnations are over: nobody knows their grants. Their ranks still hear how they ended. Where an
-earlier start has left locks, the processes may still transmit, until their shims have noticed: for one lease
-their ports go to no other job, unless their launcher comes back, which vouches that they are gone. Then the
-store is told, so that the next start need not wait again.
+Their incarnations are over and hold nothing; what still runs or holds something, the core has taken over.
+Their ranks still hear how they ended.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import JobSpec
 from opus_sdn.store.base import JobRecord
 
-SILENT = "silent for a lease after the controller was started anew"
 VOUCHED = "its launcher vouches that all its processes are gone"
 
 
@@ -40,14 +37,10 @@ class FormerJob:
 
 
 class FormerJobs:
-    """By name. Those in `holding` may still transmit, until `held_until` (seconds since 1970)."""
+    """By name."""
 
-    def __init__(
-        self, records: Iterable[JobRecord] = (), holding: Iterable[str] = (), held_until: float = 0.0
-    ) -> None:
+    def __init__(self, records: Iterable[JobRecord] = ()) -> None:
         self._jobs = {record.job: FormerJob.of_record(record) for record in records}
-        self._holding = dict.fromkeys(holding)
-        self.held_until = held_until
 
     def __iter__(self) -> Iterator[FormerJob]:
         return iter(self._jobs.values())
@@ -56,25 +49,18 @@ class FormerJobs:
         """The last incarnation of a job, if it is known here."""
         return self._jobs.get(job)
 
-    @property
-    def holding(self) -> tuple[str, ...]:
-        """Jobs of which nobody has said or shown yet that they have stopped."""
-        return tuple(self._holding)
-
     def take_over(self, job: JobCore) -> None:
         """A job of this start that has settled, before its core goes."""
         name = job.spec.name
         self._jobs[name] = FormerJob(name, job.incarnation, job.spec, job.state, job.failure)
 
     def superseded(self, job: str) -> None:
-        """A new incarnation has started: its launcher vouches that all processes of before are gone."""
+        """A new incarnation has started."""
         self._jobs.pop(job, None)
-        self._holding.pop(job, None)
 
     def end(self, job: str, how: str) -> tuple[Change, ...]:
         """All processes of the job have stopped: what the store has to be told, nothing if it knows."""
         former = self._jobs[job]
-        self._holding.pop(job, None)
         if former.state is JobState.ENDED:
             return ()
         self._jobs[job] = replace(former, state=JobState.ENDED)
@@ -109,35 +95,3 @@ class FormerJobs:
             yield
         except CoreError as refusal:
             raise self.better(refusal, job, incarnation) from None
-
-    def require_free(self, spec: JobSpec, now: float) -> None:
-        """Raise CoreError `ports-overlap` while a place of this job may still carry another job's traffic."""
-        for name in self._transmitting(now):
-            if name == spec.name:
-                continue
-            taken = set(self._jobs[name].spec.placement)
-            for rank, place in enumerate(spec.placement):
-                if place in taken:
-                    raise CoreError(
-                        Problem.PORTS_OVERLAP,
-                        f"rank {rank} is placed on host {place.host} slot {place.slot}, where job {name} ran "
-                        f"when the controller was started anew; its ports are free in "
-                        f"{self.held_until - now:.0f} s, or at once when its launcher ends or restarts it",
-                        rank=rank,
-                        host=place.host,
-                        slot=place.slot,
-                        job=name,
-                    )
-
-    def require_none_transmits(self, now: float) -> None:
-        """Raise CoreError `port-in-use` while a former job may still transmit over the fabric."""
-        for name in self._transmitting(now):
-            raise CoreError(
-                Problem.PORT_IN_USE,
-                f"job {name} ran when the controller was started anew and may still use the fabric; "
-                f"it can be changed in {self.held_until - now:.0f} s, or at once when its launcher ends it",
-                job=name,
-            )
-
-    def _transmitting(self, now: float) -> tuple[str, ...]:
-        return self.holding if now < self.held_until else ()

@@ -23,7 +23,7 @@ import uvicorn
 import uvloop
 
 from opus_sdn.api import logs
-from opus_sdn.api.controller import Controller, StartError
+from opus_sdn.api.controller import Controller, OpenStore, StartError
 from opus_sdn.settings import Settings
 from opus_sdn.store.base import Store
 
@@ -59,11 +59,12 @@ async def run(
     ready: Callable[[Address], None],
     stop: asyncio.Event,
     store: Store | None = None,  # None: the database of the settings
+    open_store: OpenStore | None = None,
 ) -> None:
     """Serve until `stop` is set. `ready` is called once, when the controller grants. Raises StartError."""
     listener = _listen(settings.host, settings.port)
     try:
-        controller = await Controller.open(settings, store=store)
+        controller = await Controller.open(settings, store=store, open_store=open_store)
     except BaseException:
         listener.close()
         raise
@@ -92,7 +93,7 @@ async def run(
     finally:
         stopping.cancel()
         starting.cancel()
-        controller.runtime.refuse_work()
+        controller.refuse_work()
         server.should_exit = True
         await asyncio.wait({serving, starting})
         await controller.close()
@@ -126,7 +127,9 @@ def serve(settings: Settings, *, ready_file: Path | None = None) -> None:
 
 
 @contextmanager
-def running(settings: Settings, *, store: Store | None = None) -> Iterator[Address]:
+def running(
+    settings: Settings, *, store: Store | None = None, open_store: OpenStore | None = None
+) -> Iterator[Address]:
     """A controller in a thread of this process, for the time of the block. Raises StartError."""
     found: list[Address] = []
     failed: list[BaseException] = []
@@ -141,7 +144,7 @@ def running(settings: Settings, *, store: Store | None = None) -> Iterator[Addre
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         ends.append(lambda: loop.call_soon_threadsafe(stop.set))
-        await run(settings, ready=ready, stop=stop, store=store)
+        await run(settings, ready=ready, stop=stop, store=store, open_store=open_store)
 
     def thread() -> None:
         try:

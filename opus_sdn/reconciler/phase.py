@@ -16,6 +16,6 @@ class Phase(StrEnum):
 
 SENTENCES = {
     Phase.ADOPTING: "the controller is reading its switches; ask again in a second",
-    Phase.STORE_FAILED: "the controller's store has failed; an operator has to look at its log",
+    Phase.STORE_FAILED: "the controller's store has failed; it is opened again as soon as that works",
     Phase.STOPPING: "the controller is stopping; ask again when it has been started anew",
 }

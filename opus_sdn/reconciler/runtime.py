@@ -3,7 +3,7 @@
 One pass decides all that can be decided now, so a burst of requests in one turn of the event loop costs one
 pass and one transaction. Whatever goes wrong in a pass is a bug: it is logged with its traceback, that pass
 ends, and the process goes on serving. A failing store is different: nothing that is decided after it can be
-promised, so the runtime stops for good and says so.
+promised, so the runtime stops for good and says so; whoever owns the store opens it anew for another one.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Runtime:
         self.store = store
         self.clock = clock
         self.phase = Phase.ADOPTING
+        self.store_lost = asyncio.Event()  # whoever owns the store has to open it anew, and another runtime
         self.waiters = Waiters()
         self.feed = EventFeed(newest_event)
         self.loop = loop
@@ -159,11 +160,12 @@ class Runtime:
             adoption.result()
 
     def refuse_work(self) -> None:
-        """The beginning of `stop`, for a server that first has to answer everybody who waits."""
+        """The beginning of `end`, for a server that first has to answer everybody who waits."""
         if self.phase is Phase.STOPPING:
             return
-        self._record_end = self.phase is Phase.READY
-        self.phase = Phase.STOPPING
+        if self.phase is not Phase.STORE_FAILED:
+            self._record_end = self.phase is Phase.READY
+            self.phase = Phase.STOPPING
         self.waiters.end_all()
         self.feed.close()
         if self._adoption is not None:
@@ -174,7 +176,13 @@ class Runtime:
             worker.stop()
 
     async def stop(self, timeout_s: float = 10.0) -> None:
-        """Start nothing more, let the steps in flight end and be recorded, close store and drivers.
+        """`end`, and close store and drivers."""
+        await self.end(timeout_s)
+        await asyncio.to_thread(self.store.close)
+        await self._close_drivers(worker.driver for worker in self._workers.values())
+
+    async def end(self, timeout_s: float = 10.0) -> None:
+        """Start nothing more, let the steps in flight end and be recorded. Store and drivers stay open.
 
         A step that takes longer than `timeout_s` seconds is left to the device; the next start reads what
         became of it.
@@ -187,8 +195,6 @@ class Runtime:
         if self._run_files is not None and self._run_files_task is not None:
             await asyncio.wait({self._run_files_task})
             await self._run_files.finish()
-        await asyncio.to_thread(self.store.close)
-        await self._close_drivers(worker.driver for worker in self._workers.values())
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -241,6 +247,7 @@ class Runtime:
     async def _adopt(self) -> None:
         await asyncio.gather(*(worker.adopt() for worker in self._workers.values()))
         if self.phase is Phase.ADOPTING:
+            self.engine.begin(self.clock())
             self.phase = Phase.READY
             logger.info("ready", extra={"start": self.engine.state.start, "switches": len(self._workers)})
             self.changed()
@@ -336,6 +343,7 @@ class Runtime:
             return
         logger.critical("the store failed; nothing is granted any more", extra={"detail": str(error)})
         self.phase = Phase.STORE_FAILED
+        self.store_lost.set()
         for pending in self._pending:
             _refuse(pending.confirm, _store_lost())
         _refuse(self._unconfirmed, _store_lost())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from opus_sdn.drivers.base import (
@@ -87,7 +87,22 @@ class SwitchWorker:
         observation = await self._surely(self.driver.read)
         self.trouble = None
         self._engine.observe(self._clock(), self.name, observation.matching)
+        if left := self._engine.unsettled(self.name):
+            self._inflight += len(left)
+            self._spawn(self._settle_left(left))
         self._changed()
+
+    async def _settle_left(self, steps: Sequence[Step]) -> None:
+        """Steps of an earlier start: what became of them is known when their deadline has passed."""
+        await asyncio.sleep(self._step_deadline_s)
+        observation = await self._surely(self.driver.read)
+        for step in steps:
+            self._inflight -= 1
+            wrong = _difference(step, observation.matching)
+            detail = None if wrong is None else f"cut short by the end of the controller; {wrong}"
+            self._engine.settle_step(self._clock(), step.id, wrong is None, detail, observation.matching)
+        self._changed()
+        self.start_due()
 
     def enqueue(self, step: int) -> None:
         """A step whose plan is stored: start it as soon as the switch takes it."""
@@ -184,7 +199,9 @@ class SwitchWorker:
     def _settle(self, step: Step, outcome: _Outcome, matching: frozenset[CrossConnect]) -> None:
         self._inflight -= 1
         # A device that says "done" and did nothing has failed: else it would be asked again without a pause.
-        wrong = outcome.wrong or _difference(step, matching)
+        wrong = outcome.wrong
+        if wrong is None and (difference := _difference(step, matching)) is not None:
+            wrong = f"device reported success, but {difference}"
         self.trouble = wrong
         if wrong is None:
             self._step_backoff.succeeded()
@@ -243,4 +260,4 @@ def _difference(step: Step, matching: frozenset[CrossConnect]) -> str | None:
         for what, pairs in (("missing", missing), ("still there", left))
         for pair in pairs
     ]
-    return "device reported success, but reads back otherwise: " + ", ".join(parts[:8])
+    return "it reads back otherwise: " + ", ".join(parts[:8])

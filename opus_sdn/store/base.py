@@ -55,6 +55,7 @@ class JobRecord:
     state: JobState
     cause: str | None
     detail: str | None
+    started_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

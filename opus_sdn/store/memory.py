@@ -244,7 +244,7 @@ class MemoryStore:
             case GroupChecked():
                 self._group_checked(change)
             case JobStarted():
-                self._job_started(change)
+                self._job_started(change, at)
             case JobSettled():
                 self._job_settled(change, at)
 
@@ -312,10 +312,10 @@ class MemoryStore:
         )
         self._put(self._groups, (change.job, change.group), group)
 
-    def _job_started(self, change: JobStarted) -> None:
+    def _job_started(self, change: JobStarted, at: float) -> None:
         rules.must_be_newer(self._newest(change.job), change.job, change.incarnation)
         self._forget_work(change.job)
-        started = JobRecord(change.job, change.incarnation, change.spec, JobState.RUNNING, None, None)
+        started = JobRecord(change.job, change.incarnation, change.spec, JobState.RUNNING, None, None, at)
         self._put(self._jobs, change.job, started)
         self._drop(self._ended_at, change.job)
 

@@ -104,6 +104,7 @@ def _job(row: RowMapping) -> JobRecord:
         state=JobState(row["state"]),
         cause=row["cause"],
         detail=row["detail"],
+        started_at=row["started_at"],
     )
 
 

@@ -19,6 +19,7 @@ from opus_sdn.intent.model import CoreSettings, Hint, Stream
 from opus_sdn.reconciler import runtime
 from opus_sdn.reconciler.waiters import Poll
 from opus_sdn.settings import Settings
+from opus_sdn.store.base import StoreError
 from tests.api.held import HeldDriver, HeldStore, held_drivers
 from tests.api.world import PREFIX, Controller, controller, fabric, job, wait_until
 from tests.drivers.virtual_time import run_virtual
@@ -188,21 +189,64 @@ def test_the_hot_route_reads_nothing_from_the_store(tmp_path: Path) -> None:
         assert store.reads == before
 
 
-def test_after_the_store_is_lost_only_a_new_start_helps_and_the_liveness_check_says_so(
-    tmp_path: Path,
-) -> None:
-    store = HeldStore()
-    with controller(tmp_path, declared=fabric(), store=store) as opus:
-        assert opus.http.get("/livez").json() == {"alive": True}
-        store.hold()
-        declared = opus.later(opus.put, "/jobs/j", job())
-        wait_until(lambda: store.waiting, "a batch is on its way")
-        assert opus.http.get("/livez").status_code == 200
-        store.lose(RuntimeError("disk is full"))
+class ComingBack(HeldStore):
+    """A store that can be opened again, except while it is `away`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+
+    def open(self) -> ComingBack:
+        if self.away:
+            raise StoreError("the disk is full")
+        return self
+
+    def close(self) -> None:
+        """What is stored stays."""
+
+    def fail(self, opus: Controller) -> None:
+        """The write that is on its way is lost, and so are all that follow."""
+        self.hold()
+        declared = opus.later(opus.put, "/jobs/k", job(1, placement=[{"rank": 0, "host": "h2", "slot": 0}]))
+        wait_until(lambda: self.waiting, "a batch is on its way")
+        self.away = True
+        self.lose(StoreError("disk is full"))
         assert declared.result().status_code == 503
-        dead = opus.http.get("/livez")
-        assert (dead.status_code, dead.json()["type"]) == (503, "urn:opus-sdn:problem:not-ready")
-        assert dead.json()["phase"] == "store-failed"
+
+    def come_back(self) -> None:
+        self.let_go()
+        self.away = False
+
+
+def test_after_the_store_is_lost_it_is_opened_again_and_the_job_goes_on(tmp_path: Path) -> None:
+    store = ComingBack()
+    with controller(tmp_path, declared=fabric(hosts=3), open_store=store.open) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        for rank in (0, 1):
+            opus.arrive(rank, "dp", 0)
+        wait_until(lambda: opus.say(0)["grants"], "granted")
+        steps = opus.get("/jobs/j")["device_steps"]
+        waiting = opus.later(opus.post, "/jobs/j/arrivals", opus.news(0, wait_s=60, last_grant=1))
+        store.fail(opus)
+        assert waiting.result().status_code == 503
+        for path in ("/readyz", PREFIX + "/jobs/j/arrivals"):
+            answer = opus.http.get(path) if path == "/readyz" else opus.http.post(path, json=opus.news(0))
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:opus-sdn:problem:not-ready")
+            assert int(answer.headers["Retry-After"]) >= 1
+        assert opus.http.get("/livez").status_code == 200, "nobody need start the process anew"
+        store.come_back()
+        wait_until(lambda: opus.http.get("/readyz").status_code == 200, "a new term has begun")
+        assert opus.http.get("/readyz").json()["start"] == 2
+        held = [{"no": 1, "connection": "dp", "n": 0}]
+        session = {"last_grant": 1, "held": held, "marks": [{"connection": "dp", "granted": 1}]}
+        for rank in (0, 1):
+            opus.say(rank, seen_start=2, last_grant=1, session=session)
+        for rank in (0, 1):
+            opus.release(rank, "dp", 0, seen_start=2, last_grant=1)
+            opus.arrive(rank, "dp", 1, seen_start=2, last_grant=1)
+        (grant,) = opus.say(0, seen_start=2, last_grant=1, wait_s=30)["grants"]
+        assert (grant["n"], steps, opus.get("/jobs/j")["device_steps"]) == (1, 1, 0)
 
 
 def test_a_switch_that_is_away_is_no_reason_to_start_the_controller_anew(

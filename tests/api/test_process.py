@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from opus_sdn.api.former import FormerJobs
 from opus_sdn.api.logs import KeyValueFormatter
 from opus_sdn.api.server import Address, StartError, running
 from opus_sdn.intent.changes import Batch, JobState, StepMoved, StepPlanned, StepState
-from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.errors import Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import JobSpec, Place
 from opus_sdn.store.base import JobRecord
@@ -124,34 +123,48 @@ def stopped(folder: Path, start: Any) -> None:
         with_a_job(opus)
 
 
+def session(rank_holds: bool = True) -> dict[str, Any]:
+    """What a rank of `with_a_job` says to a new start: it holds dp#0, or has finished it meanwhile."""
+    held = [{"no": 1, "connection": "dp", "n": 0, "length": 1}] if rank_holds else []
+    mark = {"connection": "dp", "granted": 1, "released": 0 if rank_holds else 1}
+    return {"last_grant": 1, "held": held, "open": [], "marks": [mark]}
+
+
 @pytest.mark.parametrize("ended", [stopped, killed])
-def test_after_a_restart_the_old_incarnation_is_over_and_the_next_one_has_a_higher_number(
+def test_after_a_restart_a_job_goes_on_when_its_ranks_have_said_what_they_hold(
     start: Any, tmp_path: Path, ended: Callable[[Path, Any], None]
 ) -> None:
     ended(tmp_path, start)
     with controller(tmp_path, durable=True) as opus:
         assert opus.address.start == 2
-        seen = opus.get("/jobs/j")
-        assert (seen["state"], seen["incarnation"]) == ("failed", 1)
-        assert seen["failure"]["type"] == "urn:opus-sdn:problem:controller-restarted"
-        assert [job["job"] for job in opus.get("/jobs")["jobs"]] == ["j"]
-        told = opus.get("/events", kind="job.failed")["events"][-1]
-        assert told["data"]["cause"] == "controller-restarted"
         assert len(opus.get("/ports")["ports"]) == 4, "the fabric was kept"
+        (seen,) = opus.get("/jobs")["jobs"]
+        assert (seen["state"], seen["incarnation"], seen["grants"]) == ("running", 1, 1)
+        assert [(lock["rank"], lock["n"]) for lock in opus.get("/locks")["locks"]] == [(0, 0), (1, 0)]
+        (event,) = opus.get("/events", kind="job.recovered")["events"]
+        assert event["data"] == {"held": 1, "awaited": 2, "intact": ended is stopped}
 
         stale = opus.post("/jobs/j/arrivals", opus.news(0, seen_start=1))
         assert (stale.status_code, stale.json()["type"]) == (409, "urn:opus-sdn:problem:stale-start")
-        over = opus.post("/jobs/j/arrivals", opus.news(0))
-        assert (over.status_code, over.json()["type"]) == (409, "urn:opus-sdn:problem:controller-restarted")
-        unknown = opus.post("/jobs/j/arrivals", opus.news(0, incarnation=7))
-        assert (unknown.status_code, unknown.json()["type"]) == (404, "urn:opus-sdn:problem:unknown-job")
-
-        assert opus.declare(nonce="2") == 2
-        opus.check_in("dp", "world", incarnation=2)
+        assert stale.json()["start"] == 2
         for rank in (0, 1):
-            opus.arrive(rank, "dp", 0, incarnation=2)
-        wait_until(lambda: opus.say(0, incarnation=2)["grants"], "the new incarnation runs")
-        assert opus.post("/jobs/j/arrivals", opus.news(0, incarnation=1)).status_code == 409
+            opus.say(rank, last_grant=1, session=session())
+        wait_until(lambda: opus.get("/events", kind="job.reasserted")["events"], "all were heard")
+        for rank in (0, 1):
+            opus.release(rank, "dp", 0, last_grant=1)
+            opus.arrive(rank, "dp", 1, last_grant=1)
+        (grant,) = opus.say(0, last_grant=1, wait_s=30)["grants"]
+        assert (grant["n"], grant["no"]) == (1, 2)
+
+
+def test_a_restarted_job_ends_like_any_other(tmp_path: Path) -> None:
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+    with controller(tmp_path, durable=True) as opus:
+        for rank in (0, 1):
+            opus.say(rank, last_grant=1, session=session(rank_holds=False), leave=True)
+        assert opus.get("/jobs/j")["state"] == "ended"
+        assert opus.get("/locks")["locks"] == []
 
 
 def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traffic(
@@ -170,6 +183,15 @@ def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traf
         assert opus.put("/jobs/k", other).status_code == 201
 
 
+def test_a_job_name_stays_its_owner_s_over_a_restart(tmp_path: Path) -> None:
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+    with controller(tmp_path, durable=True) as opus:
+        refused = opus.put("/jobs/j", job(nonce="2", owner="somebody else"))
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:job-conflict")
+        assert "me" in refused.json()["detail"]
+
+
 def test_a_new_incarnation_frees_the_ports_of_the_one_before_the_restart(tmp_path: Path) -> None:
     with controller(tmp_path, durable=True) as opus:
         with_a_job(opus)
@@ -185,28 +207,29 @@ def vouched_for(opus: Controller) -> None:
 
 
 def silent_for_a_lease(opus: Controller) -> None:
-    wait_until(lambda: opus.get("/jobs/j")["state"] == "ended", "the lease is over")
+    wait_until(lambda: opus.get("/jobs/j")["state"] == "failed", "the lease is over")
+    assert opus.get("/jobs/j")["failure"]["type"] == "urn:opus-sdn:problem:rank-lost"
 
 
 @pytest.mark.parametrize(
-    ("settle", "more"),
-    [(vouched_for, {}), (silent_for_a_lease, {"lease_s": 0.5, "fence_s": 0.2, "abort_s": 0.1})],
+    ("settle", "more", "cause"),
+    [
+        (vouched_for, {}, "aborted"),
+        (silent_for_a_lease, {"lease_s": 0.5, "fence_s": 0.2, "abort_s": 0.1}, "rank-lost"),
+    ],
     ids=["vouched-for", "silent-for-a-lease"],
 )
 def test_ports_of_a_job_known_to_have_stopped_are_free_at_every_later_start(
-    tmp_path: Path, settle: Callable[[Controller], None], more: dict[str, Any]
+    tmp_path: Path, settle: Callable[[Controller], None], more: dict[str, Any], cause: str
 ) -> None:
     with controller(tmp_path, durable=True) as opus:
         with_a_job(opus)
     with controller(tmp_path, durable=True, **more) as opus:
         settle(opus)
-        assert opus.get("/jobs/j")["failure"]["type"] == "urn:opus-sdn:problem:controller-restarted"
-        (event,) = opus.get("/events", kind="job.ended")["events"]
-        assert (event["job"], event["incarnation"]) == ("j", 1)
     with controller(tmp_path, durable=True) as opus:
         assert opus.declare("k", world=2) == 1
         over = opus.post("/jobs/j/arrivals", opus.news(0))
-        assert (over.status_code, over.json()["type"]) == (409, "urn:opus-sdn:problem:controller-restarted")
+        assert (over.status_code, over.json()["type"]) == (409, f"urn:opus-sdn:problem:{cause}")
 
 
 def test_after_a_restart_no_other_fabric_is_taken_while_a_job_may_still_transmit(tmp_path: Path) -> None:
@@ -229,25 +252,20 @@ def test_generations_and_nonces_outlive_a_restart(tmp_path: Path) -> None:
     with controller(tmp_path, durable=True) as opus:
         assert opus.get("/switches")["switches"][0]["generation"] > before
         moved = [{"rank": rank, "host": f"h{1 - rank}", "slot": 0} for rank in (0, 1)]
-        for body in (job(nonce="1"), job(nonce="1", placement=moved)):
-            late = opus.put("/jobs/j", body)
-            assert (late.status_code, late.json()["type"]) == (409, "urn:opus-sdn:problem:stale-incarnation")
+        again = opus.put("/jobs/j", job(nonce="1"))
+        assert (again.status_code, again.json()["incarnation"], again.json()["start"]) == (200, 1, 2)
+        other = opus.put("/jobs/j", job(nonce="1", placement=moved))
+        assert (other.status_code, other.json()["type"]) == (409, "urn:opus-sdn:problem:job-conflict")
         assert opus.get("/jobs/j")["incarnation"] == 1
         assert opus.declare(nonce="2") == 2
 
 
-def test_the_ports_of_an_interrupted_job_are_free_after_a_lease() -> None:
+def test_the_ranks_of_a_former_job_hear_how_it_ended() -> None:
     spec = JobSpec("j", "me", "1", (Place("h0", 0),))
-    record = JobRecord("j", 1, spec, JobState.FAILED, "controller-restarted", "")
-    former = FormerJobs([record], ["j"], held_until=130.0)
-    with pytest.raises(CoreError, match="free in 30 s"):
-        former.require_free(replace(spec, name="k"), now=100.0)
-    former.require_free(replace(spec, name="k", placement=(Place("h1", 0),)), now=100.0)
-    former.require_free(spec, now=100.0)
-    ended = FormerJobs([replace(record, state=JobState.ENDED, cause=None)]).cause("j", 1)
+    ended = FormerJobs([JobRecord("j", 1, spec, JobState.ENDED, None, None)]).cause("j", 1)
     assert ended is not None
     assert ended.problem is Problem.ABORTED
-    former.require_free(replace(spec, name="k"), now=130.0)
+    assert FormerJobs().cause("j", 1) is None
 
 
 def test_a_second_controller_on_the_same_database_does_not_start(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,11 +166,12 @@ def controller(
     declared: Mapping[str, Any] | None = None,
     store: Store | None = None,
     durable: bool = False,
+    open_store: Callable[[], Store] | None = None,
     **more: Any,
 ) -> Iterator[Controller]:
     """A controller in a thread; `declared` is its fabric, `durable` a real database instead of memory."""
-    held = store if store is not None or durable else MemoryStore()
-    with running(settings(folder, **more), store=held) as address:
+    held = store if store is not None or durable or open_store else MemoryStore()
+    with running(settings(folder, **more), store=held, open_store=open_store) as address:
         client = Controller(address)
         try:
             if declared is not None:

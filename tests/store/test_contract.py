@@ -174,8 +174,8 @@ def test_a_lock_that_was_let_go_may_be_taken_again(store: Store) -> None:
 def test_a_job_is_stored_as_declared(store: Store) -> None:
     write(store, started("gpt"), started("llama"))
     assert store.snapshot().jobs == (
-        JobRecord("gpt", 1, spec("gpt"), JobState.RUNNING, None, None),
-        JobRecord("llama", 1, spec("llama"), JobState.RUNNING, None, None),
+        JobRecord("gpt", 1, spec("gpt"), JobState.RUNNING, None, None, 100.0),
+        JobRecord("llama", 1, spec("llama"), JobState.RUNNING, None, None, 100.0),
     )
 
 

@@ -69,7 +69,6 @@ async def put_job(
     runtime.require_ready()
     former = _former(request)
     spec, now = body.spec(job), runtime.now()
-    former.require_free(spec, now)
     incarnation, created = runtime.engine.put_job(now, spec)
     former.superseded(job)
     await runtime.stored()
