@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opus_sdn.drivers.polatis_emulator.emulator import Kept, PolatisEmulator
 from opus_sdn.drivers.polatis_emulator.faults import Door, Faults, ForeignWriter, ReplyFault, ReplyKind
+from opus_sdn.drivers.polatis_emulator.process import EmulatorFailedError, EmulatorProcess
 from opus_sdn.drivers.polatis_emulator.spec import (
     EmulatorSpec,
     Group,
@@ -16,6 +17,8 @@ from opus_sdn.drivers.polatis_emulator.spec import (
 
 __all__ = [
     "Door",
+    "EmulatorFailedError",
+    "EmulatorProcess",
     "EmulatorSpec",
     "Faults",
     "ForeignWriter",

@@ -1,11 +1,12 @@
 """The emulator's own port: a page for people, and a side door for faults, restarts and foreign changes.
 
-Nobody is asked who he is here: listen on a loopback address. Writes must be JSON, which a page of some other
-site cannot send from a browser.
+Anybody may look. Nobody is asked who he is, therefore only this machine may change anything, and only with
+JSON, which a page of some other site cannot send from a browser.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +15,7 @@ from urllib.parse import parse_qs
 from pydantic import Field, ValidationError
 
 from opus_sdn.drivers.polatis_emulator.faults import Faults, ReplyFault
+from opus_sdn.drivers.polatis_emulator.files import check
 from opus_sdn.drivers.polatis_emulator.http import Answer, Request
 from opus_sdn.drivers.polatis_emulator.page_html import write_page
 from opus_sdn.drivers.polatis_emulator.refusals import RefusalError
@@ -64,6 +66,8 @@ class Page:
         if act is None:
             known = ", ".join(f"{method} {path}" for method, path in self._writes)
             return _said(404, {"error": f"{request.method} {request.path} is not possible; known: {known}"})
+        if not ipaddress.ip_address(request.peer).is_loopback:
+            return _said(403, {"error": "faults are set from the emulator's own machine only"})
         if not request.headers.get("content-type", "").lower().startswith("application/json"):
             return _said(415, {"error": "content-type must be application/json"})
         try:
@@ -131,34 +135,35 @@ class Page:
         changes = json.loads(body)
         if not isinstance(changes, dict):
             raise ValueError('an object of faults is wanted, as {"remote_lock": true}')
-        await self._emulator.set_faults(**changes)
+        merged = self._emulator.faults.model_dump(mode="json") | changes
+        await self._emulator.set_faults(check(Faults, merged, "faults"))
         return self._emulator.faults.model_dump(mode="json")
 
     async def _replace_faults(self, body: bytes) -> object:
-        await self._emulator.set_faults(Faults.model_validate_json(body))
+        await self._emulator.set_faults(Faults.model_validate_json(body, strict=True))
         return self._emulator.faults.model_dump(mode="json")
 
     async def _add_reply(self, body: bytes) -> object:
-        self._emulator.script.add(ReplyFault.model_validate_json(body))
+        self._emulator.script.add(ReplyFault.model_validate_json(body, strict=True))
         return self._replies()
 
     async def _replace_replies(self, body: bytes) -> object:
         entries = json.loads(body)
         if not isinstance(entries, list):
             raise ValueError("a list of reply faults is wanted; [] forgets all")
-        faults = [ReplyFault.model_validate(entry) for entry in entries]
+        faults = [check(ReplyFault, entry, "replies") for entry in entries]
         self._emulator.script.clear()
         for fault in faults:
             self._emulator.script.add(fault)
         return self._replies()
 
     async def _reboot(self, body: bytes) -> object:
-        wanted = _Reboot.model_validate_json(body or b"{}")
+        wanted = _Reboot.model_validate_json(body or b"{}", strict=True)
         await self._emulator.reboot(wanted.kept, wanted.ms)
         return self._state()
 
     async def _circuits(self, body: bytes) -> object:
-        wanted = _Circuits.model_validate_json(body)
+        wanted = _Circuits.model_validate_json(body, strict=True)
         done = await self._emulator.foreign(connect=wanted.connect, disconnect=wanted.disconnect)
         return {"removed": done.removed, "added": done.added, "displaced": done.displaced}
 
