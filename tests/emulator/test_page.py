@@ -135,10 +135,10 @@ async def test_the_side_door_tells_when_a_port_was_dark() -> None:
 
 @asynchronous
 async def test_another_site_cannot_send_a_form_through_a_browser() -> None:
-    async with switch() as (emulator, _, _tl1):
-        async with httpx.AsyncClient(base_url=emulator.page_url, trust_env=False) as client:
-            answer = await client.post(
-                "/emulator/reboot", content="{}", headers={"content-type": "text/plain"}
-            )
-            assert answer.status_code == 415
-            assert (await client.delete("/emulator")).status_code == 404
+    async with (
+        switch() as (emulator, _, _tl1),
+        httpx.AsyncClient(base_url=emulator.page_url, trust_env=False) as client,
+    ):
+        plain = {"content-type": "text/plain"}
+        assert (await client.post("/emulator/reboot", content="{}", headers=plain)).status_code == 415
+        assert (await client.delete("/emulator")).status_code == 404
