@@ -33,6 +33,7 @@ from opus_sdn.drivers.polatis.wire import (
     WireTable,
     lost,
     require_numbers,
+    says_locked,
     shown,
 )
 
@@ -44,6 +45,8 @@ RETRY_AFTER_MAX_S: Final = 60.0
 # From this release on the published module has the list `pair`; before it `pairs`. Asked for only where the
 # device itself shows neither name.
 PAIR_SINCE: Final = (6, 6)
+# An entity tag that can be sent back. Real ones have no quotes.
+MARK: Final = re.compile(r"[!-~]{1,128}")
 LABEL: Final = re.compile(r"[ -~]{0,128}")
 
 _T = TypeVar("_T")
@@ -268,12 +271,16 @@ class RestconfTransport:
         extra: dict[str, Any] = {} if body is None else {"json": body}
         async with self._client.stream(method, path, headers=headers, **extra) as answer:
             taken = bytearray()
-            async for piece in answer.aiter_raw():
+            async for piece in answer.aiter_bytes():
                 taken += piece
                 if len(taken) > ANSWER_MAX_BYTES:
                     raise UnreadableError(f"an answer of more than {ANSWER_MAX_BYTES} bytes")
+            mark = answer.headers.get("etag", "")
             return _Answer(
-                answer.status_code, bytes(taken), answer.headers.get("etag"), _retry_after_s(answer.headers)
+                answer.status_code,
+                bytes(taken),
+                mark if MARK.fullmatch(mark) else None,
+                _retry_after_s(answer.headers),
             )
 
     def _read(self, decode: Callable[[bytes], _T], answer: _Answer) -> _T:
@@ -295,7 +302,7 @@ class RestconfTransport:
             + (f" {tag}" if tag else "")
             + (f": {message}" if message else "")
         )
-        locked = "lock" in f"{tag} {message}".lower()
+        locked = says_locked(f"{tag} {message}")
         match answer.status:
             case 401:
                 return TerminalError(f"{said}; user or password is wrong", Refusal.UNAUTHORISED)

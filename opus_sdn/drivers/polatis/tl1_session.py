@@ -12,7 +12,7 @@ from typing import Final
 from opus_sdn.drivers.base import DriverError, Refusal, TerminalError, TransientError
 from opus_sdn.drivers.polatis.options import Credentials, PolatisOptions
 from opus_sdn.drivers.polatis.tl1_parser import Answer, Tl1Parser, Tl1SyntaxError, Unasked
-from opus_sdn.drivers.polatis.wire import PortBusyError, Tell, lost, shown
+from opus_sdn.drivers.polatis.wire import PortBusyError, Tell, lost, says_locked, shown
 
 NAME: Final = "TL1"
 READ_BYTES: Final = 65_536
@@ -163,7 +163,7 @@ def refusal(answer: Answer, command: str) -> DriverError:
     """The failure that a DENY means."""
     said = f"{NAME}: {command}: {_words(answer)}"
     text = " ".join(answer.lines).lower()
-    if "lock" in text:
+    if says_locked(text):
         return TerminalError(f"{said}; locked at the device, reading only", Refusal.LOCKED)
     if "in use" in text:
         return PortBusyError(said, Refusal.WOULD_DISPLACE)

@@ -7,6 +7,7 @@ transient when not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,8 @@ from typing import Protocol
 from opus_sdn.drivers.base import AmbiguousError, DriverError, Persistence, TerminalError, TransientError
 
 DETAIL_MAX = 200
+
+_LOCK = re.compile(r"(?<![a-z])(remote[ -]?)?lock(ed)?(?![a-z])", re.IGNORECASE)
 
 Numbers = tuple[int, int]
 """Ingress and egress of a cross-connect, the lower number first."""
@@ -126,6 +129,11 @@ def shown(text: str) -> str:
     """Text from the device as a message may hold it: one line, printable, short."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * DETAIL_MAX]).split())
     return line if len(line) <= DETAIL_MAX else line[:DETAIL_MAX] + "..."
+
+
+def says_locked(text: str) -> bool:
+    """Whether a refusal speaks of the lock at the touchscreen. (Others speak of blocks.)"""
+    return _LOCK.search(text) is not None
 
 
 def require_numbers(numbers: Collection[int]) -> None:
