@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opus_sdn.cli import emulator_switches
 from opus_sdn.cli.exits import CliError, ExitCode
-from opus_sdn.cli.files import read_fabric
+from opus_sdn.cli.files import read_fabric, write_whole
 from opus_sdn.cli.output import message, print_line
 
 if TYPE_CHECKING:
     from opus_sdn.drivers.polatis_emulator import EmulatorSpec, Faults, PolatisEmulator
     from opus_sdn.intent.fabric import Fabric
 
-app = typer.Typer(help="Run an emulated switch that speaks a real one's protocols.", no_args_is_help=True)
+app = typer.Typer(help="Run emulated switches as processes of their own.", no_args_is_help=True)
+emulator_switches.add_to(app)
 
 
 @app.callback()
@@ -147,13 +149,6 @@ async def _serve(
     print_line(json.dumps(addresses))
     message(f"{device.spec.model_name}: watch it on {device.page_url}")
     if ready_file is not None:
-        _write_whole(ready_file, json.dumps(addresses))
+        write_whole(ready_file, json.dumps(addresses))
     await stop.wait()
     await device.stop()
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that readers see complete or not at all."""
-    partial = path.with_name(f"{path.name}.new")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

@@ -1,7 +1,8 @@
-"""Reading a fabric file that was named on the command line, `-` being stdin."""
+"""Reading a fabric file that was named on the command line, `-` being stdin; writing one whole."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -44,3 +45,10 @@ def read_fabric(name: str) -> FabricSpec:
         return parse_fabric(text, source)
     except FabricFileError as wrong:
         raise CliError(str(wrong)) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that readers see complete or not at all."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -35,40 +35,53 @@ class Controller:
         *,
         runs_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        witness: str | None = None,
     ) -> None:
-        """`fabric`: YAML text; `folder`: for database and log; `environment`: more `OPUS_SDN_*`."""
+        """`fabric`: YAML text; `folder`: for database and log; `environment`: more `OPUS_SDN_*`.
+
+        `witness`: host:port of a traffic witness elsewhere, where the switches live; None for one of its own.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.log = folder / "serve.log"
-        fabric_file, ready = folder / "fabric.yaml", folder / "ready.json"
-        fabric_file.write_text(fabric)
-        for stale in (ready, *folder.glob("opus.db*")):
+        self._fabric_file, self._ready = folder / "fabric.yaml", folder / "ready.json"
+        self._fabric_file.write_text(fabric)
+        for stale in (self.log, *folder.glob("opus.db*")):
             stale.unlink(missing_ok=True)
-        settings = {
-            "OPUS_SDN_PORT": "0",
+        self._environment = {
             "OPUS_SDN_DATABASE": f"sqlite:///{folder / 'opus.db'}",
             "OPUS_SDN_RUNS_DIR": str(runs_dir or folder / "runs"),
-            "OPUS_SDN_WITNESS": "true",
+            "OPUS_SDN_WITNESS": str(witness is None).lower(),
+            **(environment or {}),
         }
-        with self.log.open("wb") as log:
+        said = self._start(port=0)
+        self.url: str = said["url"]
+        self.start: int = said["start"]
+        self.witness_address: str = witness or said["witness"]
+        self._client = httpx.Client(base_url=f"{self.url}/api/v1", trust_env=False, timeout=30.0)
+
+    def start_again(self) -> None:
+        """After `kill` or `stop`: another process on the same database and port."""
+        self.start = self._start(port=int(self.url.rpartition(":")[2]))["start"]
+
+    def _start(self, port: int) -> dict[str, Any]:
+        self._ready.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "opus_sdn.cli", "serve"),
-                    *("--fabric", str(fabric_file), "--ready-file", str(ready)),
+                    *("--fabric", str(self._fabric_file), "--ready-file", str(self._ready)),
                 ],
-                env=os.environ | settings | dict(environment or {}),
+                env=os.environ | self._environment | {"OPUS_SDN_PORT": str(port)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # an interrupt at the terminal is for us; we stop it
             )
-        said = self._wait_ready(ready)
-        self.url: str = said["url"]
-        self.witness_address: str = said["witness"]
-        self._client = httpx.Client(base_url=f"{self.url}/api/v1", trust_env=False, timeout=30.0)
+        return self._wait_ready()
 
-    def _wait_ready(self, ready: Path) -> dict[str, Any]:
-        begin = time.monotonic()
+    def _wait_ready(self) -> dict[str, Any]:
+        ready, begin = self._ready, time.monotonic()
         while not ready.exists():
             if self._process.poll() is not None or time.monotonic() - begin > START_S:
                 self.stop()

@@ -19,13 +19,15 @@ class EmulatedOptions:
     """How the device behaves. Times in milliseconds, spent only by requests that change something.
 
     `control_ms` = from the request to the first mirror that moves; `delay_ms` = from there to the light.
-    `initial` = the cross-connects that are there when the device is switched on.
+    `initial` = the cross-connects that are there when the device is switched on. `address` = of the process
+    in which the device lives, as 127.0.0.1:7001; without it the device lives and dies with its driver.
     """
 
     delay_ms: float = 0.0
     control_ms: float = 0.0
     max_inflight: int = 64
     initial: tuple[CrossConnect, ...] = ()
+    address: str | None = None
 
     @property
     def change_s(self) -> float:
@@ -51,6 +53,7 @@ class EmulatedOptions:
             control_ms=_milliseconds(switch, "control_ms", given.get("control_ms", defaults.control_ms)),
             max_inflight=_inflight(switch, given.get("max_inflight", defaults.max_inflight)),
             initial=_initial(switch, given.get("initial", defaults.initial)),
+            address=None if given.get("address") is None else str(given["address"]),
         )
 
 

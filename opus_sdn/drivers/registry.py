@@ -8,10 +8,16 @@ from types import MappingProxyType
 
 from opus_sdn.drivers.base import Driver, SwitchConfigError
 from opus_sdn.drivers.emulated import EmulatedDriver, EmulatedSwitch
+from opus_sdn.drivers.emulated_options import EmulatedOptions
+from opus_sdn.drivers.emulated_remote import RemoteEmulatedDriver, address_of
 from opus_sdn.intent.fabric import Switch
 
 
 def _emulated(switch: Switch) -> Driver:
+    address = address_of(switch)
+    if address is not None:
+        EmulatedOptions.of(switch)  # the emulator has them from the same file
+        return RemoteEmulatedDriver(switch, *address)
     return EmulatedDriver(EmulatedSwitch(switch))
 
 
@@ -29,8 +35,9 @@ DRIVERS: Mapping[str, Callable[[Switch], Driver]] = MappingProxyType(
 def open_driver(switch: Switch) -> Driver:
     """A driver for this switch, its options checked; nothing is sent to the device yet.
 
-    Every call makes a new session; for the emulated switch also a new device, which starts with its option
-    `initial`. Raises SwitchConfigError for an unknown driver or a wrong option.
+    Every call makes a new session. For the emulated switch also a new device, which starts with its option
+    `initial`, unless its option `address` names the process in which it lives. Raises SwitchConfigError for
+    an unknown driver or a wrong option.
     """
     make = DRIVERS.get(switch.driver)
     if make is None:

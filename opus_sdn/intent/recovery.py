@@ -21,7 +21,7 @@ from opus_sdn.intent.grace import Grace
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import Domain, Grant, GroupSpec, JobSpec, RankKey, RankNews, Session, Stream
 from opus_sdn.intent.moves import intent_data
-from opus_sdn.intent.requests import check_places
+from opus_sdn.intent.requests import check_places, open_in
 from opus_sdn.intent.state import CoreState, step_event
 from opus_sdn.intent.streams import UNNUMBERED, HeldRun, Intent, StreamState, short
 from opus_sdn.intent.switches import Step
@@ -200,7 +200,7 @@ def reassert(state: CoreState, now: float, job: JobCore, item: RankNews) -> None
     assert job.grace is not None
     rank = item.rank
     if item.session is not None:
-        _take_session(state, now, job, rank, item.session)
+        _take_session(state, now, job, item, item.session)
     elif job.grace.intact:
         # A client that knows of no sessions. All it was ever told is known here, so it need not say so.
         job.ranks[rank].issued = max(job.ranks[rank].issued, item.last_grant)
@@ -219,8 +219,8 @@ def _cannot_say(job: JobCore, rank: int) -> Failure:
     )
 
 
-def _take_session(state: CoreState, now: float, job: JobCore, rank: int, session: Session) -> None:
-    mine = job.ranks[rank]
+def _take_session(state: CoreState, now: float, job: JobCore, item: RankNews, session: Session) -> None:
+    rank, mine = item.rank, job.ranks[item.rank]
     mine.issued = max(mine.issued, session.last_grant)
     lengths: dict[Stream, dict[int, int]] = {}
     for grant in session.held:
@@ -231,7 +231,7 @@ def _take_session(state: CoreState, now: float, job: JobCore, rank: int, session
         run = job.streams[grant.stream].held.get(grant.n)
         if run is not None and rank in run.holders:
             run.holders[rank] = grant.no
-    _find_lacking(state, job, rank, session)
+    _find_lacking(state, job, item, session)
     repeat(state, job, rank, session)
 
 
@@ -271,11 +271,12 @@ def _prove(
         job.start_clock(now, stream.intents.get(stream.granted))
 
 
-def _find_lacking(state: CoreState, job: JobCore, rank: int, session: Session) -> None:
+def _find_lacking(state: CoreState, job: JobCore, item: RankNews, session: Session) -> None:
     """Runs that the rank was granted and does not know: it has to be told of them, again or at last."""
     assert job.grace is not None
+    rank = item.rank
     granted = {mark.stream: mark.granted for mark in session.marks}
-    asked = {(arrival.stream, arrival.n) for arrival in session.open}
+    asked = {(arrival.stream, arrival.n) for arrival in open_in(item)}
     lacking = False
     for stream in job.streams.values():
         for run in stream.held.values():

@@ -275,6 +275,16 @@ def test_c12_marks_outlive_a_restart_and_late_copies_are_only_answered(world: Wo
     world.run(D, 0, 1, 2)
 
 
+def test_an_arrival_that_no_answer_had_confirmed_comes_beside_the_session(world: World) -> None:
+    world.arrive(C, 0, 0, 1)
+    world.hear(1)
+    world.restart()
+    world.bench.news(0, session=Session(), arrivals=[Arrival(C, 0)])
+    world.reassert(1, 2, 3, 4)
+    world.hear(0)
+    assert world.ranks[0].order == ["c#0"]
+
+
 def test_a_session_that_comes_twice_is_taken_once(world: World) -> None:
     world.arrive(C, 0, 0, 1)
     world.hear(0, 1)

@@ -446,3 +446,28 @@ def initialises(backend: str) -> str:
     """Just join."""
     with world(backend, 2.0):
         return dist.get_backend()
+
+
+def rings_and_messages(backend: str, steps: int) -> list[float]:
+    """A ring of all the even ranks, one of all the odd ones, and messages between neighbours, in turn.
+
+    With one port per rank each of them needs another circuit. Says each step's sum as it is known.
+    """
+    found = []
+    with world(backend, TIMEOUT_S * 4) as rank:
+        rings = [dist.new_group([first, first + 2]) for first in (0, 1)]
+        lines = [dist.new_group([first, first + 1]) for first in (0, 2)]
+        peer, line = rank ^ 1, lines[rank // 2]
+        for step in range(steps):
+            mine = torch.tensor([float(rank + step)])
+            dist.all_reduce(mine, group=rings[rank % 2])
+            theirs = torch.zeros(1)
+            if rank < peer:
+                dist.send(mine, peer, group=line)
+                dist.recv(theirs, peer, group=line)
+            else:
+                dist.recv(theirs, peer, group=line)
+                dist.send(mine, peer, group=line)
+            found.append(float(mine + theirs))
+            tell(step)
+    return found

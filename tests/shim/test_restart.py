@@ -1,0 +1,83 @@
+"""The controller dies under real ranks, again and again: they go on by themselves, with right results.
+
+The switches live in a process of their own, as real ones do, and so does their traffic witness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from opus_sdn.demo.controller import Controller
+from opus_sdn.demo.launcher import Zygote
+from opus_sdn.fabric_file import generate_fabric
+from tests.emulated import EmulatedSwitches, emulated_switches
+from tests.waiting import wait_until
+
+STEPS = 60
+PROGRAM = "tests.shim.rank_programs:rings_and_messages"
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def switches(tmp_path: Path) -> Iterator[EmulatedSwitches]:
+    declared = yaml.safe_load(generate_fabric(hosts=4, gpus_per_host=1, ports_per_gpu=1, delay_ms=3))
+    with emulated_switches(declared, tmp_path) as switches:
+        yield switches
+
+
+def sums(rank: int) -> list[float]:
+    """What every rank of the program finds: a + (a + 2) of its own ring, and the same of its neighbour's."""
+    pair = [0 + 2, 1 + 3]
+    return [float(sum(pair) + 4 * step) for step in range(STEPS)]
+
+
+def killed(controller: Controller) -> None:
+    controller.kill()
+
+
+def stopped(controller: Controller) -> None:
+    assert controller.stop() == 0
+
+
+@pytest.mark.parametrize("end", [killed, stopped])
+def test_a_job_goes_on_over_restarts_of_the_controller(
+    zygote: Zygote, switches: EmulatedSwitches, tmp_path: Path, end: Callable[[Controller], None]
+) -> None:
+    heard: list[int] = []
+    with Controller(json.dumps(switches.fabric), tmp_path / "c", witness=switches.witness) as controller:
+        launch = zygote.launch(
+            PROGRAM,
+            4,
+            args=("opus", STEPS),
+            environment=controller.environment("restarted") | {"OPUS_DIMENSIONS": "pp=2,dp=2"},
+            rank_environment=lambda rank: {"OPUS_HOST": f"host{rank}", "LOCAL_RANK": "0"},
+            on_message=lambda rank, step: heard.append(step),
+            deadline_s=120.0,
+        )
+        restarts = 4
+        for restart in range(restarts):
+            wait_until(lambda target=8 * (restart + 1): max(heard, default=0) >= target, "some steps")
+            end(controller)
+            controller.start_again()
+        assert launch.values() == [sums(rank) for rank in range(4)]
+        job: Any = controller.get("/jobs/restarted")
+        assert (job["state"], job["incarnation"], controller.start) == ("ended", 1, restarts + 1)
+        recovered = [e["data"] for e in controller.events("restarted") if e["kind"] == "job.recovered"]
+        assert [data["intact"] for data in recovered] == [end is stopped] * restarts
+        assert len([e for e in controller.events("restarted") if e["kind"] == "job.reasserted"]) == restarts
+    report = switches.report()
+    assert report["violations"] == []
+    assert report["operations"] >= 4 * STEPS * 3
