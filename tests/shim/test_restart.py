@@ -19,7 +19,7 @@ from opus_sdn.fabric_file import generate_fabric
 from tests.emulated import EmulatedSwitches, emulated_switches
 from tests.waiting import wait_until
 
-STEPS = 60
+STEPS = 40
 PROGRAM = "tests.shim.rank_programs:rings_and_messages"
 
 pytestmark = pytest.mark.torch
@@ -67,7 +67,7 @@ def test_a_job_goes_on_over_restarts_of_the_controller(
             on_message=lambda rank, step: heard.append(step),
             deadline_s=120.0,
         )
-        restarts = 4
+        restarts = 3
         for restart in range(restarts):
             wait_until(lambda target=8 * (restart + 1): max(heard, default=0) >= target, "some steps")
             end(controller)
