@@ -12,66 +12,45 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import Progress
 
 from opus_sdn.demo.controller import Controller
 from opus_sdn.demo.launcher import Zygote
-from opus_sdn.demo.report import RunReport, StepTime, collect, table
-from opus_sdn.demo.shapes import PROTOTYPE8, TWO_RANKS, Shape, TrainConfig
+from opus_sdn.demo.report import RunReport, collect, table
+from opus_sdn.demo.runs import (
+    DEADLINE_S,
+    STEPS,
+    Steps,
+    common_faults,
+    console,
+    dimensions,
+    progress_bars,
+    run_to_the_end,
+    topology_faults,
+    train,
+)
+from opus_sdn.demo.shapes import PROTOTYPE8, TWO_RANKS
 from opus_sdn.fabric_file import generate_fabric
 
 OUT: Final = Path("build/demo")
 RUNS: Final = Path("runs")
 OPERATIONS: Final = 5
-STEPS: Final = 10
 DELAY_MS: Final = 50
-DEADLINE_S: Final = 180.0
 JOBS: Final = ("two-ranks", "prototype8-0ms", f"prototype8-{DELAY_MS}ms")
-
-console = Console(stderr=True)
-
-
-class _Steps:
-    """Shows progress while ranks report their steps, and remembers when rank 0 ended each."""
-
-    def __init__(self, progress: Progress, what: str, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task(what, total=total)
-        self.times: list[StepTime] = []
-
-    def __call__(self, rank: int, value: Any) -> None:
-        if rank == 0:
-            ended_at, seconds = (
-                (value["ended_at"], value["seconds"])
-                if isinstance(value, Mapping)
-                else (value.ended_at, value.seconds)
-            )
-            self.times.append(StepTime(ended_at, seconds))
-            self._progress.advance(self._task)
 
 
 def two_ranks(zygote: Zygote, progress: Progress) -> RunReport:
     """Demonstration (a). The result compared with plain gloo's is the list of reduced values."""
     target, job = "opus_sdn.demo.two_ranks:run", "two-ranks"
-    quiet = _Steps(progress, "(a) two ranks over plain gloo", OPERATIONS)
+    quiet = Steps(progress, "(a) two ranks over plain gloo", OPERATIONS)
     plain = zygote.run(target, 2, args=("gloo", OPERATIONS), on_message=quiet, deadline_s=DEADLINE_S)
     fabric = generate_fabric(hosts=1, gpus_per_host=2, rails=1, delay_ms=DELAY_MS)
-    steps = _Steps(progress, f"(a) two ranks, switch of {DELAY_MS} ms", OPERATIONS)
+    steps = Steps(progress, f"(a) two ranks, switch of {DELAY_MS} ms", OPERATIONS)
     with Controller(fabric, OUT / job, runs_dir=RUNS) as controller:
         settings = {
             "OPUS_FORCE_DOMAIN": "scale-out",
@@ -102,51 +81,17 @@ def prototype(zygote: Zygote, progress: Progress, delay_ms: int, plain: list[str
     """Demonstration (b) at one delay. All losses are compared, with all their digits."""
     job = f"prototype8-{delay_ms}ms"
     fabric = generate_fabric(hosts=4, gpus_per_host=2, delay_ms=delay_ms)
-    steps = _Steps(progress, f"(b) 8 ranks, switches of {delay_ms} ms", STEPS)
+    steps = Steps(progress, f"(b) 8 ranks, switches of {delay_ms} ms", STEPS)
     with Controller(fabric, OUT / job, runs_dir=RUNS) as controller:
         environment = controller.environment(job) | {"OPUS_DIMENSIONS": dimensions(PROTOTYPE8)}
         losses = train(zygote, "opus", steps, environment)
         return collect(controller, "(b) 8 ranks", job, delay_ms, steps.times, losses, plain)
 
 
-def train(zygote: Zygote, backend: str, steps: _Steps, environment: Mapping[str, str]) -> list[str]:
-    """One training run of the prototype's shape; the loss of every step."""
-    results = zygote.run(
-        "opus_sdn.demo.train:run",
-        PROTOTYPE8.world_size,
-        args=(TrainConfig(PROTOTYPE8, steps=STEPS), backend),
-        environment=environment,
-        rank_environment=PROTOTYPE8.environment,
-        on_message=steps,
-        deadline_s=DEADLINE_S,
-    )
-    return list(next(result.losses for result in results if result.losses))
-
-
-def dimensions(shape: Shape) -> str:
-    """The shape as `OPUS_DIMENSIONS` wants it."""
-    return ",".join(f"{name}={size}" for name, size in shape.dimensions)
-
-
 def faults(reports: list[RunReport]) -> list[str]:
     """What is not as it must be, in words; empty when all is well."""
-    found = []
-    for report in reports:
-        if not report.same:
-            found.append(
-                f"{report.job}: results {report.results} differ from plain gloo's {report.results_gloo}"
-            )
-        if report.witness_violations:
-            found.append(f"{report.job}: {report.witness_violations} violations seen by the traffic witness")
-        if "tp" in report.grants_by_dimension:
-            found.append(f"{report.job}: tensor-parallel groups asked for grants")
-    for report in reports[1:]:
-        for rail in ("rail0", "rail1"):
-            ids = set(report.topology_history.get(rail, ()))
-            if not {"00", "11"} <= ids or set("".join(ids)) - set("01x-"):
-                found.append(
-                    f"{report.job}: topology ids on {rail} went {sorted(ids)}, wanted 00 and 11 among them"
-                )
+    found = [fault for report in reports for fault in common_faults(report)]
+    found += [fault for report in reports[1:] for fault in topology_faults(report)]
     first = reports[0]
     if (first.topology_changes, first.device_operations) != (1, 1):
         changed = f"{first.topology_changes} changes and {first.device_operations} device operations"
@@ -163,19 +108,12 @@ def main() -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     for job in JOBS:  # the controllers begin anew, and so do their files
         shutil.rmtree(RUNS / job, ignore_errors=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress, Zygote() as zygote:
+    with progress_bars() as progress, Zygote() as zygote:
         loading = progress.add_task("loading torch, once for all ranks", total=1)
         zygote.wait_ready()
         progress.advance(loading)
         reports = [two_ranks(zygote, progress)]
-        plain = _Steps(progress, "(b) 8 ranks over plain gloo", STEPS)
+        plain = Steps(progress, "(b) 8 ranks over plain gloo", STEPS)
         losses = train(zygote, "gloo", plain, {})
         reports += [prototype(zygote, progress, delay_ms, losses) for delay_ms in (0, DELAY_MS)]
     document = {
@@ -195,15 +133,5 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def _end_in_order(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end_in_order)  # controllers are stopped on the way out
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        console.print("interrupted; controllers and ranks were stopped")
-        sys.exit(130)
+    run_to_the_end(main)
