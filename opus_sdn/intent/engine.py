@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from opus_sdn.intent import drift, failing, recovery, seeding, stalling, stepping
+from opus_sdn.intent import drift, failing, recovery, seeding, serving, stalling, stepping
 from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted, StepState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.fabric import CrossConnect, Fabric
 from opus_sdn.intent.grace import awaiting
+from opus_sdn.intent.hints import end_hint, look_again, take_hint
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import (
     Arrival,
@@ -228,8 +229,8 @@ class Engine:
                 recovery.repeat(self.state, core, item.rank, item.session)
             for arrival in open_in(item):
                 self._arrive(now, core, item.rank, arrival)
-            if item.hints:
-                core.ranks[item.rank].hint = item.hints[-1]
+            for hint in item.hints:
+                take_hint(core, item.rank, hint)
             for release in item.releases:
                 stream = core.streams[release.stream]
                 failing.release(self.state, core, item.rank, stream, release.n + release.length)
@@ -237,6 +238,7 @@ class Engine:
                 self._arrive(now, core, item.rank, arrival)
             if item.leave:
                 failing.leave(self.state, core, item.rank)
+            look_again(self.state, core, item.rank)
         failing.check_suspicion(self.state, now, core)
 
     def operation_failed(
@@ -285,10 +287,11 @@ class Engine:
         """Decide what only time decides."""
         failing.tick(self.state, now)
         stalling.tick(self.state, now)
+        serving.tick(self.state, now)
 
     def next_deadline(self) -> float | None:
         """When `tick` is due."""
-        moments = (failing.next_deadline(self.state), stalling.next_deadline(self.state))
+        moments = (part.next_deadline(self.state) for part in (failing, stalling, serving))
         return min((moment for moment in moments if moment is not None), default=None)
 
     # --- effects --------------------------------------------------------------------------------------
@@ -432,6 +435,8 @@ class Engine:
         standing = stream.standing(rank, arrival.n)
         if standing is ArrivalState.OPEN:  # a repeat; all it may bring is that the host waits now
             known = stream.intents[arrival.n].arrived[rank]
+            if arrival.blocking and not known.arrival.blocking:
+                self.state.touch(job)
             known.arrival = replace(known.arrival, blocking=arrival.blocking)
         if standing is not None:
             return
@@ -440,8 +445,7 @@ class Engine:
             return
         intent = stream.arrive(now, rank, arrival)
         job.ranks[rank].open[(arrival.stream, arrival.n)] = intent
-        if job.ranks[rank].hint == Hint(arrival.stream, arrival.n):
-            job.ranks[rank].hint = None
+        end_hint(job, rank, Hint(arrival.stream, arrival.n))
         job.open[(arrival.stream, arrival.n)] = intent
         job.start_clock(now, stream.intents.get(stream.granted))
         gone = next((r for r in stream.participants if job.ranks[r].stopped), None)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from opus_sdn.intent.changes import IntentState, JobSettled, JobState
 from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.explain import why_waiting
+from opus_sdn.intent.hints import forget_hint
 from opus_sdn.intent.job import JobCore, Suspicion
 from opus_sdn.intent.model import RankKey, Stream
 from opus_sdn.intent.moves import intent_data, record_move
@@ -88,8 +89,9 @@ def _let_go(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun, r
 
 
 def stop_rank(state: CoreState, job: JobCore, rank: int) -> None:
-    """The rank is known to have stopped: it holds nothing any more."""
+    """The rank is known to have stopped: it holds nothing any more, and expects nothing."""
     job.ranks[rank].stopped = True
+    forget_hint(job, rank)
     for stream in job.streams.values():
         for run in list(stream.held.values()):
             if rank in run.holders:

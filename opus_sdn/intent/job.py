@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
-from opus_sdn.intent.fabric import Circuit, CrossConnect, Fabric, Terminal
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Fabric, Port, Terminal
 from opus_sdn.intent.grace import Grace
 from opus_sdn.intent.lifecycle import advance_job
 from opus_sdn.intent.model import (
@@ -36,7 +36,8 @@ class RankState:
     issued: int = 0  # grant numbers handed out so far
     unacknowledged: deque[tuple[Grant, int]] = field(default_factory=deque)  # with the batch that stores it
     open: dict[tuple[Stream, int], Intent] = field(default_factory=dict)
-    hint: Hint | None = None  # the newest; dies with its arrival. Kept, and moves nothing yet
+    hint: Hint | None = None  # the newest; dies with its arrival
+    hinted: dict[Hint, set[str]] = field(default_factory=dict)  # not arrived yet -> circuits moved for it
     left: bool = False
     stopped: bool = False  # known to have stopped: left, vouched dead, or silent past its lease
     grants: int = 0
@@ -109,7 +110,11 @@ class JobCore:
         self.complete: dict[tuple[Stream, int], Intent] = {}
         self.installing: dict[tuple[Stream, int], Intent] = {}  # waiting for a device, by `install_at`
         self.waiting: list[Intent] = []  # complete and not granted, in serving order
+        self.patient_until: float | None = (
+            None  # when the first of those that yield to messages yields no more
+        )
         self.seed: Seed | None = None
+        self.hinting: dict[str, dict[int, None]] = {}  # switch -> ranks with a newest hint, oldest first
         self.recovered = False  # an earlier start of the controller has admitted it
         self.grace: Grace | None = None
         self.lost: dict[str, Lost] = {}  # by circuit id
@@ -125,6 +130,9 @@ class JobCore:
         self.lease_check_at = now + settings.lease_s
         self.terminals: frozenset[Terminal] = frozenset(
             t for place in spec.placement for t in fabric.terminals_of(place.host, place.slot)
+        )
+        self.switch_of: tuple[str, ...] = tuple(  # by rank; all ports of a GPU are on one rail
+            fabric.attachment(Port(place.host, place.slot, 0)).switch for place in spec.placement
         )
         self.rails = tuple(dict.fromkeys(fabric.rail_of(place.host, place.slot) for place in spec.placement))
 
@@ -160,8 +168,11 @@ class JobCore:
         self.complete.clear()
         self.installing.clear()
         self.waiting = []
+        self.hinting.clear()
         for rank in self.ranks:
             rank.open.clear()
+            rank.hinted.clear()
+            rank.hint = None
         for stream in self.streams.values():
             stream.intents.clear()
 

@@ -237,6 +237,7 @@ class CoreSettings:
 
     overtake_max: int = 8
     overtake_s: float = 0.25
+    ring_patience_s: float = 0.0  # how long a ring that no host waits for leaves ports to messages; 0: not
     lease_s: float = 30.0
     fence_s: float = 15.0
     abort_s: float = 5.0
@@ -252,6 +253,7 @@ class CoreSettings:
     former_nonces_max: int = 64  # per job name: declarations whose late copies are known as such
     settled_jobs_max: int = 64  # ended and failed jobs that are remembered, newest first
     open_arrivals_max: int = 4096  # per rank; a rank with more outstanding operations is out of control
+    hints_max: int = 64  # per rank; hints whose operations have not arrived yet
     connections_max: int = 65536  # per job
     groups_max: int = 65536  # per job
     proven_max: int = 65536  # operations beyond the stored marks that one rank's session may prove

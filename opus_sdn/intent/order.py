@@ -38,6 +38,19 @@ def overdue(intent: Intent, now: float, settings: CoreSettings) -> bool:
     return intent.overtaken >= settings.overtake_max or now - intent.complete_at >= settings.overtake_s
 
 
+def patient_until(intent: Intent, now: float, settings: CoreSettings) -> float | None:
+    """Until when a complete ring leaves its ports to messages; None when it does not, or no longer.
+
+    Only where nothing is lost by it: no member's host waits, no step for it has begun, and it is not overdue.
+    """
+    if intent.connection.pattern is not Pattern.RING or intent.state is not IntentState.COMPLETE:
+        return None
+    until = intent.complete_at + min(settings.ring_patience_s, settings.overtake_s)
+    if now >= until or overdue(intent, now, settings):
+        return None
+    return None if any(arrived.arrival.blocking for arrived in intent.arrived.values()) else until
+
+
 def conflict(circuits: Sequence[Circuit], others: Sequence[Circuit]) -> bool:
     """Whether a circuit of one shares a terminal with a different circuit of the other."""
     taken = {terminal: circuit.id for circuit in others for terminal in circuit.terminals}

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     LOCKED = "locked"  # a circuit in the way carries traffic
     GRACE = "grace"  # after a restart, until all ranks concerned have said what they hold
     RESERVED = "reserved"  # an intent ordered before wants the same port
+    YIELDING = "yielding"  # a collective that no host waits for yet: messages may have the ports first
     MOVING = "moving"  # a device step on these ports is in flight
     SWITCHING = "switching"  # planned; the device is about to be told
     COMMITTING = "committing"  # decided; the record is being written

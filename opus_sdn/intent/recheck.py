@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from opus_sdn.intent import drift
 from opus_sdn.intent.causes import Cause, causes_of, circuits_of
 from opus_sdn.intent.fabric import CrossConnect, Terminal
+from opus_sdn.intent.hints import HintedMoves
 from opus_sdn.intent.job import JobCore, Lost
 from opus_sdn.intent.order import in_order
 from opus_sdn.intent.planner import in_grace
@@ -19,6 +20,10 @@ def why_not_start(state: CoreState, now: float, switch: SwitchState, step: Step)
     causes = [(job, cause) for job, _, cause in causes_of(state, step)]
     if not causes:
         return "what it was planned for no longer waits"
+    hinted = {c for _, cause in causes if isinstance(cause, HintedMoves) for c in cause.circuits}
+    stale = next((circuit for circuit in step.hinted if circuit not in hinted), None)
+    if stale is not None:
+        return f"no rank expects to need {stale.id} next any more"
     unusable = drift.why_unusable(switch)
     if unusable is not None:
         return unusable.detail

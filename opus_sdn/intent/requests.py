@@ -173,11 +173,13 @@ def _check_rank_news(job: JobCore, item: RankNews, pairs: set[str]) -> None:
         )
     if item.session is not None:
         check_session(job, item.rank, item.session, pairs, first=not known)
-    fresh = 0
-    for arrival in open_in(item):
-        connection = check_participant(job, arrival.stream, item.rank)
+    arrivals = open_in(item)
+    for named in [*(arrival.stream for arrival in arrivals), *(hint.stream for hint in item.hints)]:
+        connection = check_participant(job, named, item.rank)
         if connection.id not in job.connections:
             pairs.add(connection.id)
+    fresh = 0
+    for arrival in arrivals:
         stream = job.streams.get(arrival.stream)
         fresh += stream is None or stream.standing(item.rank, arrival.n) is None
     # A grant stays in memory until it is acknowledged, so it counts until then.

@@ -8,13 +8,17 @@ from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import RankKey
 from opus_sdn.intent.moves import intent_data, record_move
-from opus_sdn.intent.order import Reservations, count_overtaking, in_order
+from opus_sdn.intent.order import Reservations, count_overtaking, in_order, patient_until
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.stalling import note
 from opus_sdn.intent.state import CoreState, own
 from opus_sdn.intent.streams import Intent, StreamState
 
-PASSING = (Reason.RESERVED, Reason.GRACE)  # reasons noted here, which are over when nothing says so again
+PASSING = (
+    Reason.RESERVED,
+    Reason.GRACE,
+    Reason.YIELDING,
+)  # reasons noted here, which are over when nothing says so again
 
 
 def note_complete(now: float, job: JobCore, stream: StreamState) -> Failure | None:
@@ -47,12 +51,15 @@ def note_complete(now: float, job: JobCore, stream: StreamState) -> Failure | No
 
 
 def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
-    """Grant until nothing more can be granted; the rest is in `job.waiting`, in order, with reasons."""
+    """Grant until nothing more can be granted; the rest is in `job.waiting`, in order, with reasons.
+
+    Patient rings are neither: they wait outside of the order, and nothing is planned or reserved for them.
+    """
     while True:
         granted = False
         waiting: list[Intent] = []
         reserved = Reservations()
-        ordered = in_order(job.complete.values(), now, state.settings, state.is_up)
+        ordered = _impatient(state, now, job)
         for index, intent in enumerate(ordered):
             circuits = intent.connection.circuits
             earlier = reserved.against(circuits)
@@ -83,6 +90,24 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
     _announce(state, job)
     state.touch_switches(waiting)
     return None
+
+
+def _impatient(state: CoreState, now: float, job: JobCore) -> list[Intent]:
+    """Complete intents in serving order, without the rings that leave their ports to messages for now.
+
+    Whoever goes before these overtakes nobody: they do not ask yet.
+    """
+    job.patient_until = None
+    asking: list[Intent] = []
+    for intent in job.complete.values():
+        until = patient_until(intent, now, state.settings)
+        if until is None or all(state.is_up(circuit) for circuit in intent.connection.circuits):
+            asking.append(intent)
+            continue
+        detail = "no host waits for it yet, and messages may need its ports first"
+        note(state, now, job, intent, Because(Reason.YIELDING, detail, {"until": until}))
+        job.patient_until = min(until, job.patient_until or until)
+    return in_order(asking, now, state.settings, state.is_up)
 
 
 def _taken(state: CoreState, intent: Intent) -> Because | None:
@@ -149,3 +174,16 @@ def _announce(state: CoreState, job: JobCore) -> None:
         if not intent.announced:
             intent.announced = True
             record_move(state, job, intent, "intent.complete", because=intent.because)
+
+
+def tick(state: CoreState, now: float) -> None:
+    """Rings whose patience is over come into the order."""
+    for job in state.active.values():
+        if job.patient_until is not None and now >= job.patient_until:
+            state.touch(job)
+
+
+def next_deadline(state: CoreState) -> float | None:
+    """When `tick` next has something to decide; None when nothing is due at any time."""
+    moments = (job.patient_until for job in state.active.values())
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from opus_sdn.intent import drift, setbacks
-from opus_sdn.intent.causes import Cause, Causes, causes_of, jobs_of, wants_on
+from opus_sdn.intent.causes import Cause, Causes, causes_of, circuits_of, jobs_of, wants_on
 from opus_sdn.intent.changes import IntentState, StepMoved, StepPlanned, StepState
 from opus_sdn.intent.checker import Violation, check_step
-from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.intent.fabric import Circuit, CrossConnect
+from opus_sdn.intent.hints import HintedMoves, drop_hints, spend
 from opus_sdn.intent.job import JobCore, Seed
 from opus_sdn.intent.moves import record_move
 from opus_sdn.intent.planner import Plan, SwitchFacts, Want, plan
@@ -97,6 +98,8 @@ def _plan_for_one(
     because = Because(Reason.PLAN_REFUSED, f"its plan would break {found[0]}", {"violations": found})
     for key in made.causes:
         _note(state, now, causes, key, because)
+        if isinstance(causes[key][1], HintedMoves):
+            drop_hints(job, switch.switch.name)
     return None
 
 
@@ -133,12 +136,16 @@ def _take(state: CoreState, now: float, switch: SwitchState, made: Plan, causes:
         made.causes,
         disturbed_by(state, made.switch, made.remove),
         (owner[0].spec.name, owner[0].incarnation) if len(owner) == 1 else None,
+        _hinted_in(made, causes),
     )
     state.next_step += 1
     switch.plan_step(step)
     _record_plan(state, step)
     for key in made.causes:
         job, intent = causes[key]
+        if isinstance(intent, HintedMoves):
+            for circuit in intent.connections.keys() & set(step.hinted):
+                job.owners[circuit.id] = job.digit(intent.connections[circuit])
         if isinstance(intent, Intent):
             own_missing(state, job, intent)
             note(state, now, job, intent, _switching(intent.because, step))
@@ -146,6 +153,19 @@ def _take(state: CoreState, now: float, switch: SwitchState, made: Plan, causes:
                 intent.move(IntentState.INSTALLING)
                 record_move(state, job, intent, "intent.installing", because=intent.because)
     return step.id
+
+
+def _hinted_in(made: Plan, causes: Causes) -> tuple[Circuit, ...]:
+    """Circuits of a plan that nobody but a hint asks for."""
+    found: dict[Circuit, None] = {}
+    needed: set[Circuit] = set()
+    for key in made.causes:
+        cause = causes[key][1]
+        if isinstance(cause, HintedMoves):
+            found.update(dict.fromkeys(c for c in cause.circuits if set(c.cross_connects) & set(made.add)))
+        else:
+            needed.update(circuits_of(cause))
+    return tuple(circuit for circuit in found if circuit not in needed)
 
 
 def _switching(before: Because | None, step: Step) -> Because:
@@ -225,8 +245,11 @@ def start_step(state: CoreState, now: float, step_id: int) -> Step | None:
             for job, _, cause in causes_of(state, step):
                 if isinstance(cause, Seed):
                     job.seed = without(cause, step)
-                else:
-                    needing[job.spec.name] = job
+                    continue
+                if isinstance(cause, HintedMoves):
+                    for circuit in cause.circuits:
+                        spend(job, circuit)
+                needing[job.spec.name] = job
             for job in needing.values():
                 job.device_steps += 1
             return step

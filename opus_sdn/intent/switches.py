@@ -23,6 +23,7 @@ class Step:
     causes: tuple[str, ...]
     disturbed: tuple[str, ...]
     job: tuple[str, int] | None  # name and incarnation, when it is for one job only
+    hinted: tuple[Circuit, ...] = ()  # of what it makes, circuits that only hints ask for
 
 
 @dataclass(slots=True)

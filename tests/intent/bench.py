@@ -13,6 +13,7 @@ from opus_sdn.intent.model import (
     CoreSettings,
     Grant,
     GroupSpec,
+    Hint,
     JobSpec,
     RankAnswer,
     RankKey,
@@ -63,18 +64,24 @@ class Bench:
         releases: Iterable[Release] = (),
         last_grant: int = 0,
         leave: bool = False,
+        hints: Iterable[Hint] = (),
         session: Session | None = None,
         job: str = "job",
         incarnation: int = 1,
     ) -> None:
         """One rank's request."""
-        item = RankNews(rank, last_grant, tuple(arrivals), tuple(releases), leave, session=session)
+        item = RankNews(rank, last_grant, tuple(arrivals), tuple(releases), leave, tuple(hints), session)
         self.engine.news(self.now, job, incarnation, self.start_number, [item])
 
     def arrive(self, stream: Stream, n: int, *ranks: int, tag: int | None = None) -> None:
         """These ranks arrive at an operation, one after the other."""
         for rank in ranks:
             self.news(rank, arrivals=[Arrival(stream, n, tag=tag)])
+
+    def hint(self, stream: Stream, n: int, *ranks: int) -> None:
+        """These ranks expect to need an operation next."""
+        for rank in ranks:
+            self.news(rank, hints=[Hint(stream, n)])
 
     def release(self, stream: Stream, n: int, *ranks: int) -> None:
         """These ranks release an operation."""

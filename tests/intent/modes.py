@@ -24,6 +24,8 @@ class Mode:
     pace_s: float = 0.001  # time between two events, at most
     overtake_max: int = 8
     overtake_s: float = 0.25
+    hints: float = 0.0  # share of requests that also say what the rank expects next, right or wrong
+    patience_s: float = 0.0  # of rings that no host waits for
 
     @classmethod
     def drawn(cls, seed: int) -> Mode:
@@ -40,10 +42,17 @@ class Mode:
             steps_at_once=rng.choice((1, 8)),
             overtake_max=rng.choice((1, 2, 8)),
             overtake_s=rng.choice((0.005, 0.25, 1e9)),
+            hints=rng.choice((0.0, 0.5, 1.0)),
+            patience_s=rng.choice((0.0, 0.0, 0.01)),
         )
 
     def settings(self) -> CoreSettings:
         """The core's settings for this mode; no lease ever lapses."""
         return CoreSettings(
-            overtake_max=self.overtake_max, overtake_s=self.overtake_s, lease_s=1e9, fence_s=1.0, abort_s=1.0
+            overtake_max=self.overtake_max,
+            overtake_s=self.overtake_s,
+            ring_patience_s=self.patience_s,
+            lease_s=1e9,
+            fence_s=1.0,
+            abort_s=1.0,
         )

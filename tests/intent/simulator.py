@@ -168,6 +168,8 @@ class Simulation:
         events = list(self.shell.enabled())
         for number, run in enumerate(self.runs):
             events += self._enabled_in(number, run)
+        if any(run.job.spec.name in self._patient() for run in self.runs):
+            events.append(("patience",))
         late = [("copy", at) for at, copy in enumerate(self._copies) if not events or self.events >= copy[0]]
         return events + late
 
@@ -214,7 +216,11 @@ class Simulation:
             run.ranks[rank].leave_host_barrier()
 
     def _do_send(self, number: int, rank: int) -> None:
-        self._deliver(self.runs[number], self.runs[number].ranks[rank].news())
+        virtual = self.runs[number].ranks[rank]
+        news = virtual.news()
+        if self.mode.hints and self._rng.random() < self.mode.hints:
+            news = replace(news, hints=virtual.guess(self._rng))
+        self._deliver(self.runs[number], news)
 
     def _do_repeat(self, number: int, rank: int) -> None:
         run = self.runs[number]
@@ -309,6 +315,16 @@ class Simulation:
         self.runs[0] = self._admit(replace(old.job, spec=spec))
 
     # --- time
+
+    def _patient(self) -> dict[str, float]:
+        jobs = self.engine.state.active.values()
+        return {job.spec.name: job.patient_until for job in jobs if job.patient_until is not None}
+
+    def _do_patience(self) -> None:
+        """Time goes by until the first of the rings that yield yields no more."""
+        self.now = max(self.now, min(self._patient().values()))
+        self.engine.tick(self.now)
+        self.shell.pump_due = True
 
     def _pause_ends(self) -> float | None:
         return min((s.retry_at for s in self.engine.state.switches.values() if s.retry_at), default=None)

@@ -6,11 +6,12 @@ finished on this rank is released, whether or not the program ever waits for it.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 
 from opus_sdn.intent.errors import Failure
-from opus_sdn.intent.model import Arrival, Grant, RankAnswer, RankNews, Release, Stream
+from opus_sdn.intent.model import Arrival, Grant, Hint, RankAnswer, RankNews, Release, Stream
 from tests.intent.operations import Collective, Op, Receive, ScaleUp, Send, VirtualJob, Wait
 
 Use = tuple[Stream, int]
@@ -100,6 +101,15 @@ class VirtualRank:
     def has_ended(self) -> bool:
         """The program has ended, and everything that it issued too."""
         return self.at == len(self.job.programs[self.rank]) and self.released == self.counts
+
+    def guess(self, rng: random.Random) -> tuple[Hint, ...]:
+        """What the program may need next: mostly what it does, sometimes what comes later or never."""
+        ahead = self.job.programs[self.rank][self.at :]
+        gated = [op for op in ahead if isinstance(op, Collective | Send | Receive)][: rng.choice((1, 1, 3))]
+        if not gated:
+            return ()
+        stream = self.job.stream_of(self.rank, rng.choice(gated))
+        return (Hint(stream, self.counts[stream] + rng.choice((0, 0, 0, 1, 7))),)
 
     def news(self, again: bool = False, leave: bool = False) -> RankNews:
         """The next request: what is new or, with `again`, everything that is open."""

@@ -144,6 +144,16 @@ class Watch:
                 if switch == step.switch and pairs & set(step.remove):
                     raise ViolationError("I1", f"step {step.id} removes {circuit.id}, locked by {run}")
         self._check_ports(step)
+        if all(cause.endswith("/hints") for cause in step.causes):
+            self._check_yields(step)
+
+    def _check_yields(self, step: Step) -> None:
+        """Rule 9: a step that only hints caused takes nothing from an intent that is complete."""
+        for run in self._complete:
+            for circuit in self._circuits(run):
+                switch, pairs = self._witness.needs(circuit)
+                if switch == step.switch and pairs & set(step.remove):
+                    raise ViolationError("hints", f"step {step.id} takes {circuit.id} from {run}")
 
     def after_event(self) -> None:
         """What has to hold at every instant."""
