@@ -478,6 +478,15 @@ async def test_a_reply_fault_over_tl1_befalls_one_write(kind: ReplyKind) -> None
 
 
 @asynchronous
+async def test_nothing_is_done_of_what_was_sent_behind_a_command_that_ended_the_connection() -> None:
+    async with switch() as (emulator, _, tl1):
+        emulator.next_reply("reset-after", door="tl1")
+        await tl1.send("ENT-PATCH::4,12:1:;ENT-PATCH::5,13:2:;")
+        await until(lambda: not list(emulator.sessions))
+        assert emulator.table == {4: 12}
+
+
+@asynchronous
 async def test_a_wrong_answer_to_a_read_is_of_something_else() -> None:
     async with switch(initial=((1, 9),)) as (emulator, restconf, tl1):
         emulator.next_reply("wrong", on="read", times=2)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from opus_sdn.drivers.polatis_emulator import EmulatorFailedError, EmulatorProcess, Kept, PolatisEmulator
+from opus_sdn.drivers.polatis_emulator import (
+    EmulatorFailedError,
+    EmulatorProcess,
+    Kept,
+    PolatisEmulator,
+    StartupMode,
+)
 from opus_sdn.drivers.polatis_emulator.flash import FlashError
 from tests.emulator.clients import (
     TABLE,
@@ -116,6 +122,12 @@ async def test_a_state_file_carries_the_table_to_the_next_life(tmp_path: Path) -
     async with PolatisEmulator(spec(), state_file=file) as emulator:
         assert emulator.table == {1: 9, 2: 10}
         assert emulator.device.optics.is_lit(10)
+    async with PolatisEmulator(spec(startup_mode="volatile"), state_file=file) as emulator:
+        assert emulator.table == {1: 9, 2: 10}  # the mode is kept in the file too
+        emulator.device.flash.startup_mode = StartupMode.VOLATILE
+        await emulator.foreign(connect=[(3, 11)])
+    async with PolatisEmulator(spec(), state_file=file) as emulator:
+        assert emulator.table == {}
     with pytest.raises(FlashError, match="of a switch of size 8x8, this one is 16x16"):
         PolatisEmulator(spec("16x16"), state_file=file)
     file.write_text("{")
@@ -155,8 +167,8 @@ def test_a_process_starts_with_the_faults_and_users_of_its_files(tmp_path: Path)
 
 @asynchronous
 async def test_a_transaction_in_flight_goes_on_when_its_client_is_gone() -> None:
-    async with switch(control_ms=50.0) as (emulator, restconf, _):
+    async with switch(control_ms=200.0) as (emulator, restconf, _):
         asking = asyncio.ensure_future(restconf.ask("PATCH", TABLE, pair_list((1, 9))))
-        await asyncio.sleep(0.02)
+        await until(emulator.device._control.locked)
         asking.cancel()
         await until(lambda: emulator.table == {1: 9})

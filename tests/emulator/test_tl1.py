@@ -180,6 +180,13 @@ def test_commands_are_the_same_however_the_stream_is_cut(commands: list[str], cu
     assert found == [command.strip() for command in commands]
 
 
+def test_a_semicolon_between_quotes_ends_no_command() -> None:
+    assert CommandReader().feed(b'ED-PORT-LABEL::1:1:::LABEL="a;b";RTRV-HDR:::2:;') == [
+        'ED-PORT-LABEL::1:1:::LABEL="a;b"',
+        "RTRV-HDR:::2:",
+    ]
+
+
 def test_a_command_that_never_ends_is_given_up_and_the_next_one_understood() -> None:
     reader = CommandReader()
     assert reader.feed(b'ENT-PATCH::"' + b"x" * (2 * COMMAND_MAX_BYTES) + b";") == [None]

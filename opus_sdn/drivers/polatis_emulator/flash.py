@@ -45,8 +45,8 @@ class Flash:
             self._load(path)
 
     def save_table(self, table: dict[int, int]) -> None:
-        """Keep this table, when the mode keeps any."""
-        if self.startup_mode is StartupMode.PRESERVE and table != self.table:
+        """Keep this table; whether it ever comes back is for the mode to say then."""
+        if table != self.table:
             self.older.append(self.table)
             self.table = dict(table)
         self.save()
@@ -84,7 +84,8 @@ class Flash:
                 f"state file {path} is of a switch of size {document.size}, this one is {self._size}; "
                 "name another file"
             )
-        self.table = dict(document.table)
         self.startup_mode = document.startup_mode
+        self.table = dict(document.table)
+        self.table = self.restored()
         self.labels, self.peers = dict(document.labels), dict(document.peers)
         self.disabled = frozenset(document.disabled)

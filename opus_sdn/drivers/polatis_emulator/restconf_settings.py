@@ -179,7 +179,7 @@ class Settings:
         for mode, text in STARTUP.items():
             if members.get("startup-mode") == text:
                 self._device.flash.startup_mode = mode
-                self._device.flash.save_table(self._device.table)
+                self._device.flash.save()
                 return
         raise HttpProblem(400, "invalid-value", "startup-mode is not one of MODE_PRESERVE, MODE_VOLATILE")
 

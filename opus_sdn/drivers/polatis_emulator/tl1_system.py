@@ -117,7 +117,7 @@ def _edit_boot(session: Tl1Session, values: dict[str, str]) -> None:
             raise DenialError("IPNV", "Parameter not valid")
         raise DenialError("IDNV", f"Invalid value {mode}")
     session.device.flash.startup_mode = BOOT[mode.upper()]
-    session.device.flash.save_table(session.device.table)
+    session.device.flash.save()
 
 
 async def initialise(session: Tl1Session, command: Command) -> Lines:
