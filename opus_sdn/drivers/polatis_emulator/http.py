@@ -6,6 +6,7 @@ import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 import h11
 
@@ -120,7 +121,10 @@ async def _send(connection: Connection, machine: h11.Connection, request: Reques
         headers.append(("content-length", "0"))
     if not answer.keep_alive:
         headers.append(("connection", "close"))
-    data = machine.send(h11.Response(status_code=answer.status, headers=headers)) or b""
+    data = (
+        machine.send(h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status)))
+        or b""
+    )
     if answer.body and request.method != "HEAD":
         data += machine.send(h11.Data(data=answer.body)) or b""
     data += machine.send(h11.EndOfMessage()) or b""
@@ -129,6 +133,10 @@ async def _send(connection: Connection, machine: h11.Connection, request: Reques
         return False
     await connection.send(data, answer.segment)
     return machine.our_state is h11.DONE and machine.their_state is h11.DONE and not connection.gone
+
+
+def _reason(status: int) -> bytes:
+    return HTTPStatus(status).phrase.encode()
 
 
 async def _drain(connection: Connection) -> None:
