@@ -124,7 +124,9 @@ class Controller:
         if self._keeping is not None:
             await asyncio.wait({self._keeping})
         await self._term.runtime.end()
-        await asyncio.to_thread(self._store.close)
+        # While a rank has not said yet what it holds, this start knows no more than the store did.
+        clean = not any(job.in_doubt for job in self._term.runtime.engine.state.active.values())
+        await asyncio.to_thread(self._store.close, clean=clean)
         await self._drivers.close()
         if self._witness is not None:
             await self._witness.close()

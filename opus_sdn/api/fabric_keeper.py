@@ -167,6 +167,7 @@ class FabricKeeper:
                 old.start,
                 last_step=old.next_step - 1,
                 incarnations=old.incarnations,
+                incarnation_floor=old.incarnation_floor,
                 generations=self._observations,
                 nonces={job: tuple(nonces) for job, nonces in old.past_nonces.items()},
             )

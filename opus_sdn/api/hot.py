@@ -88,6 +88,8 @@ async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes
     except ValidationError as error:
         raise problems.refused_by(error) from None
     runtime.require_ready()
+    if any(r.arrivals or r.releases or r.leave or r.session is not None for r in request.ranks):
+        runtime.take_on()  # who only asks is answered, and counts as alive, whatever waits for the disk
     news = [news_of(rank) for rank in request.ranks]
     try:
         runtime.engine.news(runtime.now(), job, request.incarnation, request.seen_start, news)

@@ -107,6 +107,7 @@ EXAMPLES: dict[Problem, tuple[str, dict[str, object]]] = {
         "the controller is reading its switches; ask again in a second",
         {"phase": "adopting"},
     ),
+    Problem.OVERLOADED: ("too much waits to be written to the store; ask again in a second", {}),
     Problem.INTERNAL: (
         "the controller has a bug; its log has the details under request id 7-1f",
         {},

@@ -81,7 +81,7 @@ def response(
         "request_id": request_id,
     }
     more = dict(headers or {})
-    if problem is Problem.NOT_READY:
+    if STATUS[problem] == 503:
         more["Retry-After"] = str(RETRY_AFTER_S)
     more["X-Request-Id"] = request_id
     return Response(to_json(body, fallback=str), status_code=code, headers=more, media_type=MEDIA_TYPE)

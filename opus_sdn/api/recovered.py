@@ -50,6 +50,7 @@ def _known_job(job: JobRecord, before: Snapshot) -> KnownJob:
             KnownStream(mark.stream, mark.granted, mark.released) for mark in before.marks if mine(mark)
         ),
         runs=_runs(filter(mine, before.locks), filter(mine, before.intents)),
+        owners=tuple((owner.circuit, owner.digit) for owner in before.owners if mine(owner)),
         failure=Failure(Problem(job.cause), job.detail or "") if job.cause is not None else None,
         intact=before.clean,
     )

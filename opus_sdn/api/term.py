@@ -72,6 +72,7 @@ async def open_term(
         last_step=before.last_step,
         incarnations={job.job: job.incarnation for job in before.jobs},
         generations=observations,
+        incarnation_floor=before.incarnation_floor,
         nonces={job.job: (job.spec.nonce,) for job in before.jobs if job.job not in taken},
     )
     misfits = engine.recover(clock(), jobs, known_steps(before))

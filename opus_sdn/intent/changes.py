@@ -104,6 +104,16 @@ class LocksReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class CircuitsOwned:
+    """From now on these circuits count for the dimension with this topology digit (None: for none)."""
+
+    job: str
+    incarnation: int
+    digit: int | None
+    circuits: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class IntentMoved:
     """The run's intent entered a state of the lifecycle table."""
 
@@ -166,6 +176,7 @@ Change = (
     | GroupChecked
     | RunGranted
     | LocksReleased
+    | CircuitsOwned
     | IntentMoved
     | StepPlanned
     | StepMoved

@@ -60,7 +60,10 @@ class Effects:
 
 
 class Engine:
-    """The pure state machine. `start` is the controller's start number, raised before every start."""
+    """The pure state machine. `start` is the controller's start number, raised before every start.
+
+    `incarnation_floor`: jobs that nobody remembers had incarnations up to this one.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Engine:
         incarnations: Mapping[str, int] | None = None,
         generations: Mapping[str, int] | None = None,
         nonces: Mapping[str, Sequence[str]] | None = None,
+        incarnation_floor: int = 0,
     ) -> None:
         if settings.lease_s <= settings.fence_s + settings.abort_s:
             raise ValueError(
@@ -87,6 +91,7 @@ class Engine:
                 for switch in fabric.switches
             },
             incarnations=dict(incarnations or {}),
+            incarnation_floor=incarnation_floor,
             next_step=last_step + 1,
         )
         for name, used in (nonces or {}).items():
@@ -184,7 +189,7 @@ class Engine:
             superseded = Failure(Problem.SUPERSEDED, f"a newer incarnation of job {spec.name} was started")
             failing.fail_job(self.state, known, superseded)
             failing.end_job(self.state, known)
-        incarnation = self.state.incarnations.get(spec.name, 0) + 1
+        incarnation = self.state.incarnations.get(spec.name, self.state.incarnation_floor) + 1
         self.state.incarnations[spec.name] = incarnation
         job = JobCore(self.state.fabric, self.state.settings, spec, incarnation, now)
         self.state.admit(job)

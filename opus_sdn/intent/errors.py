@@ -34,6 +34,7 @@ class Problem(StrEnum):
     PORT_IN_USE = "port-in-use"
     EVENTS_COMPACTED = "events-compacted"
     NOT_READY = "not-ready"
+    OVERLOADED = "overloaded"
     INTERNAL = "internal-error"
     # Fatal: one of these ends the incarnation for every rank, with one cause.
     DIVERGED = "diverged"
@@ -72,6 +73,7 @@ STATUS: dict[Problem, int] = {
     Problem.PORT_IN_USE: 409,
     Problem.EVENTS_COMPACTED: 410,
     Problem.NOT_READY: 503,
+    Problem.OVERLOADED: 503,
     Problem.INTERNAL: 500,
     Problem.DIVERGED: 409,
     Problem.TAG_ORDER: 409,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from opus_sdn.intent.changes import Batch, Change, EventAppended, LocksReleased
+from opus_sdn.intent.changes import Batch, Change, CircuitsOwned, EventAppended, LocksReleased
 from opus_sdn.intent.fabric import Circuit, Fabric, Terminal
 from opus_sdn.intent.job import JobCore, rails_of
 from opus_sdn.intent.model import CoreSettings, RankKey, Stream
@@ -98,6 +98,7 @@ class CoreState:
     switches: dict[str, SwitchState]
     incarnations: dict[str, int]
     next_step: int
+    incarnation_floor: int = 0
     jobs: dict[str, JobCore] = field(default_factory=dict)  # the newest incarnation of each name
     active: dict[str, JobCore] = field(default_factory=dict)  # of these, whose ports are in use
     past_nonces: dict[str, deque[str]] = field(default_factory=dict)
@@ -212,7 +213,14 @@ class CoreState:
 def own(state: CoreState, job: JobCore, circuits: Iterable[Circuit], digit: int | None) -> None:
     """From now on these circuits count for one dimension; where that changes an id, it is recorded."""
     changed = [circuit for circuit in circuits if job.owners.get(circuit.id, -1) != digit]
-    for circuit in changed:
-        job.owners[circuit.id] = digit
+    note_owner(state, job, changed, digit)
     if changed:
         state.refresh_topology(job, rails_of(changed))
+
+
+def note_owner(state: CoreState, job: JobCore, circuits: Iterable[Circuit], digit: int | None) -> None:
+    """Remember, and have stored, which dimension these circuits count for."""
+    changed = tuple(circuit.id for circuit in circuits if job.owners.get(circuit.id, -1) != digit)
+    job.owners.update(dict.fromkeys(changed, digit))
+    if changed:
+        state.ledger.add(CircuitsOwned(job.spec.name, job.incarnation, digit, changed))

@@ -22,7 +22,7 @@ from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.recheck import why_not_start
 from opus_sdn.intent.seeding import without
 from opus_sdn.intent.stalling import note
-from opus_sdn.intent.state import CoreState, step_event
+from opus_sdn.intent.state import CoreState, note_owner, step_event
 from opus_sdn.intent.streams import Intent
 from opus_sdn.intent.switches import FailureKind, Step, SwitchState
 
@@ -195,10 +195,8 @@ def facts_of(state: CoreState, now: float, switch: SwitchState) -> SwitchFacts:
 
 def own_missing(state: CoreState, job: JobCore, intent: Intent) -> None:
     """Circuits that a step is about to make count for the intent's dimension from the moment they are up."""
-    digit = job.digit(intent.connection)
-    for circuit in intent.connection.circuits:
-        if not state.is_up(circuit):
-            job.owners[circuit.id] = digit
+    missing = [circuit for circuit in intent.connection.circuits if not state.is_up(circuit)]
+    note_owner(state, job, missing, job.digit(intent.connection))
 
 
 def disturbed_by(state: CoreState, switch: str, remove: Iterable[CrossConnect]) -> tuple[str, ...]:

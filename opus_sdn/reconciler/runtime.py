@@ -27,7 +27,7 @@ from opus_sdn.reconciler.phase import SENTENCES, Phase
 from opus_sdn.reconciler.runs import RunFiles
 from opus_sdn.reconciler.waiters import Waiters
 from opus_sdn.reconciler.worker import SwitchWorker
-from opus_sdn.store.base import Store, StoreError
+from opus_sdn.store.base import Store, StoreBusyError, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ ADOPTION_WAIT_S = 5.0
 # Batches handed to the store and not yet written. The writer joins what is queued into one transaction;
 # beyond this many it is slower than the ranks, and fewer passes that decide more cost it less.
 PENDING_MAX = 256
+BUSY_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class _Pending:
     steps: tuple[tuple[int, str], ...]
     stored: Future[int]
     confirm: list[asyncio.Future[None]]  # who waits for this batch, or for one before it, to be stored
+
+
+_Refused = tuple[Batch, tuple[int, ...], list[asyncio.Future[None]]]
 
 
 class Runtime:
@@ -82,6 +86,7 @@ class Runtime:
         self._pending: deque[_Pending] = deque()
         self._unconfirmed: list[asyncio.Future[None]] = []
         self._record_end = False  # at the end, what became of the steps in flight is still stored
+        self._refused: _Refused | None = None  # decided, and the store had no room for it yet
         self._pump_due = False
         self._pump_held = False  # the store is behind; the next commit pumps
         self._due: float | None = None  # when the timer is set for
@@ -122,6 +127,8 @@ class Runtime:
         try:
             stored = self.store.submit(Batch(0, self.now(), changes, durable=True))
             newest = await asyncio.shield(asyncio.wrap_future(stored, loop=self.loop))
+        except StoreBusyError:
+            raise _overloaded() from None
         except StoreError as error:
             self._lose_store(error)
             raise _store_lost() from None
@@ -132,6 +139,15 @@ class Runtime:
         if self.phase is Phase.READY:
             return
         raise CoreError(Problem.NOT_READY, SENTENCES[self.phase], phase=self.phase.value)
+
+    def take_on(self) -> None:
+        """As `require_ready`, for a request that brings the core something new.
+
+        Raises CoreError `overloaded` as well, before anything is decided, while too much waits for the disk.
+        """
+        self.require_ready()
+        if not self.store.has_room():
+            raise _overloaded()
 
     def checks(self) -> dict[str, str | None]:
         """Name of each readiness check -> what is wrong, None when it passes."""
@@ -190,6 +206,7 @@ class Runtime:
         self.refuse_work()
         await asyncio.gather(*(worker.drained(timeout_s) for worker in self._workers.values()))
         if self._record_end:
+            await self._flush()
             self._decide()
             await self._flush()
         if self._run_files is not None and self._run_files_task is not None:
@@ -210,6 +227,7 @@ class Runtime:
         self.phase = Phase.ADOPTING
         self.waiters.end_all()
         try:
+            await self._flush()
             self._decide()
             await self._flush()
             yield
@@ -265,6 +283,8 @@ class Runtime:
         self._pump_due = False
         if self.phase is not Phase.READY:
             return
+        if self._refused is not None:
+            return  # its next try pumps
         if len(self._pending) >= PENDING_MAX:
             self._pump_held = True
             return
@@ -295,6 +315,11 @@ class Runtime:
         )
         try:
             stored = self.store.submit(batch)
+        except StoreBusyError:
+            # Decided is decided: it goes to the store before anything else is.
+            self._refused = (batch, step_ids, confirm)
+            self.loop.call_later(BUSY_PAUSE_S, self._submit_again)
+            return
         except StoreError as error:
             self._lose_store(error)
             _refuse(confirm, _store_lost())
@@ -304,6 +329,15 @@ class Runtime:
             self.loop.call_soon(self._take_stored)
         else:
             stored.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self._take_stored))
+
+    def _submit_again(self) -> None:
+        """A batch that the store had no room for is tried again; meanwhile nothing is decided."""
+        refused, self._refused = self._refused, None
+        if refused is None or self.phase is Phase.STORE_FAILED:
+            return
+        self._submit(*refused)
+        if self._refused is None:
+            self.changed()
 
     def _take_stored(self) -> None:
         """Batches take effect in the order in which they were decided, each when it is stored."""
@@ -333,6 +367,8 @@ class Runtime:
 
     async def _flush(self) -> None:
         """Wait until everything decided is stored, or the store is lost."""
+        while self._refused is not None and self.phase is not Phase.STORE_FAILED:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(BUSY_PAUSE_S)
         while self._pending and self.phase is not Phase.STORE_FAILED:
             await asyncio.wait({asyncio.wrap_future(self._pending[-1].stored, loop=self.loop)})
             self._take_stored()
@@ -347,6 +383,8 @@ class Runtime:
         for pending in self._pending:
             _refuse(pending.confirm, _store_lost())
         _refuse(self._unconfirmed, _store_lost())
+        if self._refused is not None:
+            _refuse(self._refused[2], _store_lost())
         self._pending.clear()
         for worker in self._workers.values():
             worker.stop()
@@ -391,3 +429,7 @@ def _refuse(waiting: Iterable[asyncio.Future[None]], error: Exception) -> None:
 
 def _store_lost() -> CoreError:
     return CoreError(Problem.NOT_READY, SENTENCES[Phase.STORE_FAILED], phase=Phase.STORE_FAILED.value)
+
+
+def _overloaded() -> CoreError:
+    return CoreError(Problem.OVERLOADED, "too much waits to be written to the store; ask again in a second")

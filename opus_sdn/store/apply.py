@@ -17,6 +17,7 @@ from opus_sdn.intent.changes import (
     Batch,
     Change,
     CircuitsObserved,
+    CircuitsOwned,
     EventAppended,
     GroupChecked,
     IntentMoved,
@@ -43,6 +44,7 @@ from opus_sdn.store.rows import (
     LockRow,
     MarkRow,
     MetaRow,
+    OwnerRow,
     PortRow,
     RailRow,
     StepRow,
@@ -61,6 +63,7 @@ _JOBS, _GROUPS, _LOCKS, _MARKS, _INTENTS = (
     table(row) for row in (JobRow, GroupRow, LockRow, MarkRow, IntentRow)
 )
 _STEPS, _SWITCHES, _CIRCUITS, _EVENTS = (table(row) for row in (StepRow, SwitchRow, CircuitRow, EventRow))
+_OWNERS = table(OwnerRow)
 _META, _FABRIC, _PORTS, _RAILS = (table(row) for row in (MetaRow, FabricRow, PortRow, RailRow))
 
 
@@ -82,8 +85,8 @@ class Statements:
 
     def __init__(self, new: Callable[[Table], Any]) -> None:
         self._new = new
-        self.job, self.group, self.intent, self.switch, self.fabric = (
-            self._upsert(of) for of in (_JOBS, _GROUPS, _INTENTS, _SWITCHES, _FABRIC)
+        self.job, self.group, self.intent, self.switch, self.fabric, self.owner = (
+            self._upsert(of) for of in (_JOBS, _GROUPS, _INTENTS, _SWITCHES, _FABRIC, _OWNERS)
         )
         raised = new(_MARKS)
         self.mark: Insert = raised.on_conflict_do_update(
@@ -135,6 +138,7 @@ class Applier:
         self._locks_gone: set[Key] = set()
         self._locks: dict[Key, Values] = {}
         self._marks: dict[Key, int] = {}
+        self._owners: dict[Key, Values] = {}
         self._intents_gone: set[Key] = set()
         self._intents: dict[Key, Values] = {}
         self._events: list[Values] = []
@@ -178,6 +182,7 @@ class Applier:
             self._statements.mark,
             [{**dict(zip(_MARK_KEY, key, strict=True)), "mark": mark} for key, mark in self._marks.items()],
         )
+        self._many(self._statements.owner, list(self._owners.values()))
         self._many(_INTENT_GONE, [dict(zip(_INTENT_KEY, key, strict=True)) for key in self._intents_gone])
         self._many(self._statements.intent, list(self._intents.values()))
         self._many(_EVENT_NEW, self._events)
@@ -198,22 +203,29 @@ class Applier:
                 self._granted(change)
             case LocksReleased():
                 self._released(change)
+            case CircuitsOwned():
+                self._owned(change)
             case EventAppended():
                 self._event(change, at if change.at is None else change.at)
             case IntentMoved():
                 self._intent_moved(change)
-            case StepPlanned():
-                self._step_planned(change, at)
-            case StepMoved():
-                self._step_moved(change, at)
-            case CircuitsObserved():
-                self._observed_now(change, at)
+            case StepPlanned() | StepMoved() | CircuitsObserved():
+                self._change_of_switch(change, at)
             case GroupChecked():
                 self._group_checked(change)
             case JobStarted():
                 self._job_started(change, at)
             case JobSettled():
                 self._job_settled(change, at)
+
+    def _change_of_switch(self, change: StepPlanned | StepMoved | CircuitsObserved, at: float) -> None:
+        match change:
+            case StepPlanned():
+                self._step_planned(change, at)
+            case StepMoved():
+                self._step_moved(change, at)
+            case CircuitsObserved():
+                self._observed_now(change, at)
 
     # --- runs
 
@@ -249,6 +261,17 @@ class Applier:
             self._locks.pop(key, None)
             self._locks_gone.add(key)
             self._raise((*stream, rank), change.n + change.length)
+
+    def _owned(self, change: CircuitsOwned) -> None:
+        if not rules.may_act(self._newest(change.job), change.job, change.incarnation):
+            return
+        for circuit in change.circuits:
+            self._owners[change.job, change.incarnation, circuit] = {
+                "job": change.job,
+                "incarnation": change.incarnation,
+                "circuit": circuit,
+                "digit": change.digit,
+            }
 
     def _raise(self, key: Key, mark: int) -> None:
         self._marks[key] = max(mark, self._marks.get(key, mark))
@@ -348,7 +371,7 @@ class Applier:
     def _forget_work(self, job: str) -> None:
         """Remove what an incarnation works with, once nobody works in its name any more."""
         self.flush()
-        for of in (_GROUPS, _LOCKS, _MARKS, _INTENTS):
+        for of in (_GROUPS, _LOCKS, _MARKS, _OWNERS, _INTENTS):
             self._connection.execute(delete(of).where(of.c.job == job))
 
     def _group_checked(self, change: GroupChecked) -> None:

@@ -56,6 +56,7 @@ class JobRecord:
     cause: str | None
     detail: str | None
     started_at: float = 0.0
+    settled_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,16 @@ class MarkRecord:
     stream: Stream
     granted: int
     released: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """The topology digit of the dimension that a circuit of a job's newest incarnation counts for."""
+
+    job: str
+    incarnation: int
+    circuit: str
+    digit: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,7 @@ class Snapshot:
     last_event: int
     clean: bool = False
     incarnation_floor: int = 0
+    owners: tuple[OwnerRecord, ...] = ()
 
 
 class Store(Protocol):
@@ -202,9 +214,10 @@ class Store(Protocol):
         """Events with seq > since, oldest first, at most `limit` (<= 1000); `kind` is a dotted prefix."""
         ...
 
-    def close(self) -> None:
+    def close(self, *, clean: bool = True) -> None:
         """Write what is queued and that this start ended in order, then let go of the database.
 
-        Later submits fail. Nothing is written by a store that has failed before.
+        Without `clean` the next start takes it that something may be missing, as this one did. Later
+        submits fail. Nothing is written by a store that has failed before.
         """
         ...

@@ -18,6 +18,7 @@ from opus_sdn.intent.changes import (
     Batch,
     Change,
     CircuitsObserved,
+    CircuitsOwned,
     EventAppended,
     GroupChecked,
     IntentMoved,
@@ -40,6 +41,7 @@ from opus_sdn.store.base import (
     JobRecord,
     LockRecord,
     MarkRecord,
+    OwnerRecord,
     Snapshot,
     StepRecord,
     StoreError,
@@ -72,6 +74,7 @@ class MemoryStore:
         self._locks: dict[tuple[str, Stream, int, int], LockRecord] = {}
         self._granted: dict[tuple[str, Stream], int] = {}
         self._released: dict[tuple[str, Stream, int], int] = {}
+        self._owners: dict[tuple[str, str], OwnerRecord] = {}
         self._intents: dict[tuple[str, Stream, int], IntentRecord] = {}
         self._steps: dict[int, StepRecord] = {}
         self._switches: dict[str, SwitchRecord] = {}
@@ -142,6 +145,7 @@ class MemoryStore:
                 last_event=self._last_event,
                 clean=self._began_clean,
                 incarnation_floor=self._incarnation_floor,
+                owners=tuple(self._owners[key] for key in sorted(self._owners)),
             )
 
     def events(
@@ -160,7 +164,7 @@ class MemoryStore:
             )
             return list(islice(found, limit))
 
-    def close(self) -> None:
+    def close(self, *, clean: bool = True) -> None:
         """Later calls fail."""
         with self._guard:
             self._closed = True
@@ -224,23 +228,20 @@ class MemoryStore:
 
     def _change(self, change: Change, at: float) -> None:
         match change:
+            case StepPlanned() | StepMoved() | CircuitsObserved():
+                self._change_of_switch(change)
             case RunGranted():
                 self._run_granted(change)
             case LocksReleased():
                 self._locks_released(change)
+            case CircuitsOwned():
+                self._circuits_owned(change)
             case EventAppended():
                 self._event_appended(change, at if change.at is None else change.at)
             case IntentMoved():
                 over = change.state in {IntentState.RELEASED, IntentState.FAILED}
                 if self._may_act(change) and over:
                     self._drop(self._intents, (change.job, change.stream, change.n))
-            case StepPlanned():
-                self._step_planned(change)
-            case StepMoved():
-                self._step_moved(change)
-            case CircuitsObserved():
-                seen = SwitchRecord(change.switch, change.generation, tuple(sorted(set(change.matching))))
-                self._put(self._switches, change.switch, seen)
             case GroupChecked():
                 self._group_checked(change)
             case JobStarted():
@@ -248,7 +249,23 @@ class MemoryStore:
             case JobSettled():
                 self._job_settled(change, at)
 
-    def _may_act(self, change: LocksReleased | IntentMoved | JobSettled) -> bool:
+    def _change_of_switch(self, change: StepPlanned | StepMoved | CircuitsObserved) -> None:
+        match change:
+            case StepPlanned():
+                self._step_planned(change)
+            case StepMoved():
+                self._step_moved(change)
+            case CircuitsObserved():
+                seen = SwitchRecord(change.switch, change.generation, tuple(sorted(set(change.matching))))
+                self._put(self._switches, change.switch, seen)
+
+    def _circuits_owned(self, change: CircuitsOwned) -> None:
+        if self._may_act(change):
+            for circuit in change.circuits:
+                owner = OwnerRecord(change.job, change.incarnation, circuit, change.digit)
+                self._put(self._owners, (change.job, circuit), owner)
+
+    def _may_act(self, change: LocksReleased | CircuitsOwned | IntentMoved | JobSettled) -> bool:
         return rules.may_act(self._newest(change.job), change.job, change.incarnation)
 
     def _newest(self, job: str) -> int:
@@ -328,7 +345,9 @@ class MemoryStore:
         else:
             self._drop(self._ended_at, change.job)
         detail = codec.text(change.detail)
-        settled = replace(self._jobs[change.job], state=change.state, cause=change.cause, detail=detail)
+        settled = replace(
+            self._jobs[change.job], state=change.state, cause=change.cause, detail=detail, settled_at=at
+        )
         self._put(self._jobs, change.job, settled)
         self._trim_jobs()
 
@@ -337,6 +356,7 @@ class MemoryStore:
         self._drop_all(self._locks, [key for key in self._locks if key[0] == job])
         self._drop_all(self._granted, [key for key in self._granted if key[0] == job])
         self._drop_all(self._released, [key for key in self._released if key[0] == job])
+        self._drop_all(self._owners, [key for key in self._owners if key[0] == job])
         self._drop_all(self._intents, [key for key in self._intents if key[0] == job])
 
     def _drop_all(self, table: dict[K, V], keys: list[K]) -> None:

@@ -19,6 +19,7 @@ from opus_sdn.store.base import (
     JobRecord,
     LockRecord,
     MarkRecord,
+    OwnerRecord,
     Snapshot,
     StepRecord,
     SwitchRecord,
@@ -34,6 +35,7 @@ from opus_sdn.store.rows import (
     LockRow,
     MarkRow,
     MetaRow,
+    OwnerRow,
     StepRow,
     SwitchRow,
     table,
@@ -69,6 +71,7 @@ def read_snapshot(connection: Connection) -> Snapshot:
         last_event=connection.execute(select(func.max(_EVENTS.c.seq))).scalar() or 0,
         clean=meta["began_clean"],
         incarnation_floor=meta["incarnation_floor"],
+        owners=tuple(OwnerRecord(**row) for row in _rows(connection, table(OwnerRow))),
     )
 
 
@@ -105,6 +108,7 @@ def _job(row: RowMapping) -> JobRecord:
         cause=row["cause"],
         detail=row["detail"],
         started_at=row["started_at"],
+        settled_at=row["settled_at"],
     )
 
 

@@ -220,6 +220,18 @@ class MarkRow(Row, table=True):
     mark: int = Field(sa_type=BIG)
 
 
+class OwnerRow(Row, table=True):
+    """Which dimension a circuit counts for."""
+
+    __tablename__ = "circuit_owners"
+    __table_args__ = (_of_newest_incarnation(), CLUSTERED)
+
+    job: str = Field(primary_key=True)
+    incarnation: int = Field(primary_key=True, sa_type=BIG)
+    circuit: str = Field(primary_key=True)
+    digit: int | None = Field(sa_type=BIG)
+
+
 class StepRow(Row, table=True):
     """A device step of a plan, journaled before it starts."""
 

@@ -176,11 +176,12 @@ class SqlStore:
         """Events with seq > since, oldest first. ValueError for a limit above 1000."""
         return self._reader.events(since, limit, job, kind)
 
-    def close(self) -> None:
+    def close(self, *, clean: bool = True) -> None:
         """Write what is queued, then let go of the database. In a forked child nothing is touched."""
         if self._closed or not self._claim.held:
             return
         self._closed = True
+        self._leads = self._leads and clean
         self._opened.close()
 
     def _end_writer(self) -> None:

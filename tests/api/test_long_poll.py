@@ -201,7 +201,7 @@ class ComingBack(HeldStore):
             raise StoreError("the disk is full")
         return self
 
-    def close(self) -> None:
+    def close(self, *, clean: bool = True) -> None:
         """What is stored stays."""
 
     def fail(self, opus: Controller) -> None:
@@ -247,6 +247,23 @@ def test_after_the_store_is_lost_it_is_opened_again_and_the_job_goes_on(tmp_path
             opus.arrive(rank, "dp", 1, seen_start=2, last_grant=1)
         (grant,) = opus.say(0, seen_start=2, last_grant=1, wait_s=30)["grants"]
         assert (grant["n"], steps, opus.get("/jobs/j")["device_steps"]) == (1, 1, 0)
+
+
+def test_news_are_refused_while_the_store_has_no_room_and_who_only_asks_is_answered(tmp_path: Path) -> None:
+    store = HeldStore()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        store.has_room = lambda: False  # type: ignore[method-assign]
+        before = opus.everything()
+        for answer in (
+            opus.post("/jobs/j/arrivals", opus.news(0, arrivals=[{"connection": "dp", "n": 0}])),
+            opus.put("/jobs/k", job()),
+        ):
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:opus-sdn:problem:overloaded")
+            assert answer.headers["Retry-After"] == "1"
+        assert opus.say(0)["grants"] == []
+        assert opus.everything() == before
 
 
 def test_a_switch_that_is_away_is_no_reason_to_start_the_controller_anew(

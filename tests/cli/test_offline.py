@@ -13,7 +13,10 @@ import pytest
 
 from opus_sdn import __version__
 from opus_sdn.fabric_file import parse_fabric
+from opus_sdn.store import migrate
 from tests.cli.conftest import ROOT, Opus
+
+HEAD = migrate.head()
 
 
 def test_a_generated_fabric_passes_its_check(opus: Opus, tmp_path: Path) -> None:
@@ -260,12 +263,12 @@ def test_a_database_is_checked_then_upgraded_then_in_order(opus: Opus, tmp_path:
     assert before.err.endswith("run `opus db upgrade`\n")
     assert not (tmp_path / "opus.db").exists()
 
-    assert opus("db", "upgrade", "--database", url).err == f"{url}: from no tables to revision 0002\n"
-    assert opus("db", "upgrade", "--database", url).err == f"{url}: is at revision 0002; nothing to do\n"
+    assert opus("db", "upgrade", "--database", url).err == f"{url}: from no tables to revision {HEAD}\n"
+    assert opus("db", "upgrade", "--database", url).err == f"{url}: is at revision {HEAD}; nothing to do\n"
 
     after = opus("db", "check", "--database", url, "-o", "json")
     assert after.code == 0
-    assert after.json == {"database": url, "ok": True, "needed": "0002", "problem": None}
+    assert after.json == {"database": url, "ok": True, "needed": HEAD, "problem": None}
 
 
 def test_a_database_goes_back_to_an_older_schema_only_when_that_was_meant(opus: Opus, tmp_path: Path) -> None:
@@ -273,17 +276,20 @@ def test_a_database_goes_back_to_an_older_schema_only_when_that_was_meant(opus: 
     opus("db", "upgrade", "--database", url)
 
     unknown = opus("db", "downgrade", "7", "--database", url)
-    assert (unknown.code, unknown.err) == (2, "error: REVISION: is '7'; use one of 0001, 0002, base\n")
+    assert (unknown.code, unknown.err) == (
+        2,
+        f"error: REVISION: is '7'; use one of {', '.join(migrate.revisions())}, base\n",
+    )
     unsure = opus("db", "downgrade", "0001", "--database", url)
     assert unsure.code == 2
     assert "would be lost; say --yes" in unsure.err
     assert opus("db", "check", "--database", url).code == 0
 
     done = opus("db", "downgrade", "0001", "--database", url, "--yes")
-    assert (done.code, done.err) == (0, f"{url}: from revision 0002 to 0001\n")
+    assert (done.code, done.err) == (0, f"{url}: from revision {HEAD} to 0001\n")
     checked = opus("db", "check", "--database", url)
     assert checked.code == 1
-    assert "has revision 0001, 0002 is needed: run `opus db upgrade`" in checked.err
+    assert f"has revision 0001, {HEAD} is needed: run `opus db upgrade`" in checked.err
 
 
 def test_a_database_server_that_does_not_answer_is_said_without_the_password(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Future
 
 import pytest
 
 from opus_sdn.drivers.base import TransientError
-from opus_sdn.intent.changes import EventAppended, StepMoved, StepState
+from opus_sdn.intent.changes import Batch, EventAppended, StepMoved, StepState
 from opus_sdn.intent.engine import Engine
-from opus_sdn.intent.errors import CoreError
+from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import CoreSettings, RankKey
 from opus_sdn.reconciler.phase import Phase
 from opus_sdn.reconciler.runtime import Runtime
-from opus_sdn.store.base import StoreError
+from opus_sdn.store.base import StoreBusyError, StoreError
 from opus_sdn.store.memory import MemoryStore
 from tests.drivers.virtual_time import run_virtual
 from tests.reconciler.world import FakeSwitch, HeldStore, World, failing, forever, small_fabric
@@ -115,6 +116,82 @@ def test_a_store_that_is_lost_while_something_is_recorded_beside_the_core_is_los
         store.lose(StoreError("disk is full"))
         with pytest.raises(CoreError, match="store has failed"):
             await recording
+        assert world.runtime.phase is Phase.STORE_FAILED
+
+    run_virtual(main)
+
+
+class FullStore(MemoryStore):
+    """Has no room for the next `full` batches."""
+
+    full = 0
+
+    def has_room(self) -> bool:
+        return not self.full
+
+    def submit(self, batch: Batch) -> Future[int]:
+        if self.full:
+            self.full -= 1
+            raise StoreBusyError("16384 batches wait for the disk")
+        return super().submit(batch)
+
+
+def test_what_is_decided_while_the_store_has_no_room_is_stored_when_it_has() -> None:
+    async def main() -> None:
+        store = FullStore()
+        world = await World(store=store).start()
+        before = world.runtime.feed.newest
+        store.full = 3
+        world.arrive("pair-0", 0, 0, 1)
+        await asyncio.sleep(1)
+        assert (store.full, world.runtime.phase) == (0, Phase.READY)
+        assert world.granted(0) == [("pair-0", 0)]
+        seqs = [event.seq for event in store.events(before, 100)]
+        assert seqs == list(range(before + 1, store.snapshot().last_event + 1))
+
+    run_virtual(main)
+
+
+def test_new_work_is_refused_before_anything_is_decided_while_the_store_has_no_room() -> None:
+    async def main() -> None:
+        store = FullStore()
+        world = await World(store=store).start()
+        store.full = 1
+        with pytest.raises(CoreError, match="too much waits") as refused:
+            world.runtime.take_on()
+        assert refused.value.problem is Problem.OVERLOADED
+        with pytest.raises(CoreError, match="too much waits"):
+            await world.runtime.record(EventAppended("thing.happened"))
+        world.runtime.take_on()
+
+    run_virtual(main)
+
+
+def test_the_end_waits_for_what_the_store_had_no_room_for() -> None:
+    async def main() -> None:
+        store = FullStore()
+        world = await World(store=store).start()
+        store.full = 2
+        world.arrive("pair-0", 0, 0, 1)
+        await world.settle()
+        await world.runtime.end()
+        assert [event.kind for event in store.events(0, 100, kind="intent")]
+
+    run_virtual(main)
+
+
+def test_a_store_that_is_lost_while_it_has_no_room_takes_what_was_decided_with_it() -> None:
+    async def main() -> None:
+        store = FullStore()
+        world = await World(store=store).start()
+        store.full = 10**9
+        waiting = asyncio.ensure_future(world.runtime.stored())
+        world.arrive("pair-0", 0, 0, 1)
+        await asyncio.sleep(0.1)
+        world.runtime._lose_store(StoreError("gone"))
+        with pytest.raises(CoreError, match="store has failed"):
+            await waiting
+        await asyncio.sleep(0.1)
         assert world.runtime.phase is Phase.STORE_FAILED
 
     run_virtual(main)

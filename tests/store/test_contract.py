@@ -9,6 +9,7 @@ import pytest
 from opus_sdn.intent.changes import (
     Change,
     CircuitsObserved,
+    CircuitsOwned,
     EventAppended,
     IntentState,
     JobState,
@@ -24,6 +25,7 @@ from opus_sdn.store.base import (
     JobRecord,
     LockRecord,
     MarkRecord,
+    OwnerRecord,
     StepRecord,
     Store,
     StoreError,
@@ -177,6 +179,29 @@ def test_a_job_is_stored_as_declared(store: Store) -> None:
         JobRecord("gpt", 1, spec("gpt"), JobState.RUNNING, None, None, 100.0),
         JobRecord("llama", 1, spec("llama"), JobState.RUNNING, None, None, 100.0),
     )
+
+
+def test_a_settled_job_is_stored_with_when_and_why(store: Store) -> None:
+    write(store, started(), settled(JobState.FAILED, cause="rank-lost"))
+    (job,) = store.snapshot().jobs
+    assert (job.state, job.cause, job.started_at, job.settled_at) == (
+        JobState.FAILED,
+        "rank-lost",
+        100.0,
+        100.0,
+    )
+
+
+def test_circuits_count_for_who_owned_them_last_until_the_job_has_ended(store: Store) -> None:
+    write(store, started(), CircuitsOwned("llama", 1, 1, ("a--b", "c--d")))
+    write(store, CircuitsOwned("llama", 1, None, ("a--b",)), CircuitsOwned("llama", 1, 2, ("e--f",)))
+    assert store.snapshot().owners == (
+        OwnerRecord("llama", 1, "a--b", None),
+        OwnerRecord("llama", 1, "c--d", 1),
+        OwnerRecord("llama", 1, "e--f", 2),
+    )
+    write(store, settled(JobState.ENDED))
+    assert store.snapshot().owners == ()
 
 
 def test_a_group_is_stored_with_its_ranks_in_group_order(store: Store) -> None:

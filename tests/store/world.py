@@ -9,6 +9,7 @@ from opus_sdn.intent.changes import (
     Batch,
     Change,
     CircuitsObserved,
+    CircuitsOwned,
     EventAppended,
     GroupChecked,
     IntentMoved,
@@ -114,6 +115,7 @@ class World:
         self._steps: dict[int, tuple[str, StepState]] = {}
         self._step = 0
         self._batch = 0
+        self._extra: list[Change] = []
 
     def batches(self, count: int) -> list[Batch]:
         return [self.batch() for _ in range(count)]
@@ -178,7 +180,11 @@ class World:
         stream, n, length, ranks = self._random.choice(job.held)
         some = tuple(sorted(self._random.sample(sorted(ranks), self._random.randint(1, len(ranks)))))
         ranks -= set(some)
-        changes: list[Change] = [released(some, stream, n, length, job.name, job.incarnation)]
+        if self._random.random() < 0.2:
+            digit = self._random.choice([None, 0, 3])
+            self._extra = [CircuitsOwned(job.name, job.incarnation, digit, ("a--b", "c--d"))]
+        extra, self._extra = self._extra, []
+        changes: list[Change] = [*extra, released(some, stream, n, length, job.name, job.incarnation)]
         if self._random.random() < 0.1 and job.incarnation > 1:
             changes.append(released(some, stream, n, length, job.name, job.incarnation - 1))
         if not ranks:

@@ -22,6 +22,7 @@ router = APIRouter(tags=["ranks"], route_class=hot.HotRoute)
         Problem.MALFORMED_JSON,
         Problem.BODY_TOO_LARGE,
         Problem.NOT_READY,
+        Problem.OVERLOADED,
         Problem.UNKNOWN_JOB,
         Problem.STALE_INCARNATION,
         Problem.STALE_START,

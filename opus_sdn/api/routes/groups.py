@@ -39,6 +39,7 @@ _CHECK_IN = (
     Problem.MALFORMED_JSON,
     Problem.BODY_TOO_LARGE,
     Problem.NOT_READY,
+    Problem.OVERLOADED,
     Problem.UNKNOWN_JOB,
     Problem.STALE_INCARNATION,
     Problem.UNKNOWN_RANK,
@@ -141,7 +142,7 @@ async def _check_in(
 ) -> tuple[GroupView, ...]:
     """Check in what `groups` makes of the job's number of ranks."""
     runtime = runtime_of(request)
-    runtime.require_ready()
+    runtime.take_on()
     former: FormerJobs = request.app.state.former_jobs
     with former.telling(job, incarnation):
         specs = groups(len(job_core(runtime, job).ranks))

@@ -31,7 +31,7 @@ from opus_sdn.reconciler.runtime import Runtime
 
 router = APIRouter(tags=["jobs"])
 
-_BODY = (Problem.MALFORMED_JSON, Problem.BODY_TOO_LARGE, Problem.NOT_READY)
+_BODY = (Problem.MALFORMED_JSON, Problem.BODY_TOO_LARGE, Problem.NOT_READY, Problem.OVERLOADED)
 _STALE = (Problem.UNKNOWN_JOB, Problem.STALE_INCARNATION)
 
 
@@ -66,7 +66,7 @@ async def put_job(
     A running incarnation of the same name ends: who declares it anew vouches that its processes are gone.
     """
     runtime = runtime_of(request)
-    runtime.require_ready()
+    runtime.take_on()
     former = _former(request)
     spec, now = body.spec(job), runtime.now()
     incarnation, created = runtime.engine.put_job(now, spec)
@@ -112,12 +112,12 @@ async def get_job(request: Request, job: JobName) -> JobDocument:
     "/jobs/{job}",
     operation_id="end_job",
     summary="All ranks have stopped: free the job's ports",
-    responses=problems_of(Problem.NOT_READY, *_STALE),
+    responses=problems_of(Problem.NOT_READY, Problem.OVERLOADED, *_STALE),
 )
 async def end_job(request: Request, job: JobName, incarnation: IncarnationQuery) -> JobSummary:
     """Who calls this vouches that every process of the incarnation is gone."""
     runtime = runtime_of(request)
-    runtime.require_ready()
+    runtime.take_on()
     former = _former(request)
     before = former.get(job)
     if before is not None and before.incarnation == incarnation and job not in runtime.engine.state.jobs:
@@ -142,7 +142,7 @@ async def abort_job(
 ) -> JobSummary:
     """Every rank is told the cause `aborted` with this detail. Repeating it is harmless."""
     runtime = runtime_of(request)
-    runtime.require_ready()
+    runtime.take_on()
     with _former(request).telling(job, body.incarnation):
         runtime.engine.abort(runtime.now(), job, body.incarnation, body.rank, body.detail)
     return await _stored(runtime, job)
@@ -162,7 +162,7 @@ async def report_failure(
 ) -> JobSummary:
     """The controller waits a little for the rank that died to be known, then tells all ranks one cause."""
     runtime = runtime_of(request)
-    runtime.require_ready()
+    runtime.take_on()
     if body.connection is None and (body.source, body.destination, body.n) != (None, None, None):
         raise CoreError(
             Problem.INVALID_REQUEST,
@@ -191,7 +191,7 @@ async def report_deaths(
 ) -> JobSummary:
     """Their locks go, and the job fails with the cause `rank-lost`. Repeating it is harmless."""
     runtime = runtime_of(request)
-    runtime.require_ready()
+    runtime.take_on()
     with _former(request).telling(job, body.incarnation):
         runtime.engine.report_dead(runtime.now(), job, body.incarnation, body.ranks, body.detail)
     return await _stored(runtime, job)
