@@ -96,6 +96,9 @@ async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes
     except CoreError as error:
         raise former.better(error, job, request.incarnation) from None
     runtime.changed()
+    if any(item.leave for item in news):
+        # Nobody is there to say it again: it has to outlive this process before it is answered.
+        await runtime.stored()
     # A rank is heard when it asks, so one that only waits must ask again well within its lease.
     wait_s = min(request.wait_s, settings.wait_s_max, settings.lease_s * LEASE_SHARE_OF_A_POLL)
     if wait_s > 0:

@@ -126,17 +126,20 @@ def request_id_of(scope: Mapping[str, Any]) -> str:
     return str(scope.get("opus.request_id", "none"))
 
 
-def _on_core_error(request: Request, error: Exception) -> Response:
+# Plain functions would be called in a thread of the framework's pool, each refusal in one.
+
+
+async def _on_core_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, CoreError)
     return of_core(error, instance=request.url.path, request_id=request_id_of(request.scope))
 
 
-def _on_validation_error(request: Request, error: Exception) -> Response:
+async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _on_core_error(request, refused(error.errors()))
+    return await _on_core_error(request, refused(error.errors()))
 
 
-def _on_http_exception(request: Request, error: Exception) -> Response:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, method = request.url.path, request.method
     details = {

@@ -51,6 +51,7 @@ def _known_job(job: JobRecord, before: Snapshot) -> KnownJob:
         ),
         runs=_runs(filter(mine, before.locks), filter(mine, before.intents)),
         owners=tuple((owner.circuit, owner.digit) for owner in before.owners if mine(owner)),
+        left=tuple(left.rank for left in before.left if mine(left)),
         failure=Failure(Problem(job.cause), job.detail or "") if job.cause is not None else None,
         intact=before.clean,
     )

@@ -77,6 +77,15 @@ class GroupChecked:
 
 
 @dataclass(frozen=True, slots=True)
+class RankLeft:
+    """A rank is done and gone: a later start of the controller does not wait for it."""
+
+    job: str
+    incarnation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunGranted:
     """All locks of one grant, the stream's mark (n + length) and the times, in one transaction."""
 
@@ -174,6 +183,7 @@ Change = (
     JobStarted
     | JobSettled
     | GroupChecked
+    | RankLeft
     | RunGranted
     | LocksReleased
     | CircuitsOwned

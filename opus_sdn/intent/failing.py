@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from opus_sdn.intent.changes import IntentState, JobSettled, JobState
+from opus_sdn.intent.changes import IntentState, JobSettled, JobState, RankLeft
 from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.hints import forget_hint
@@ -102,14 +102,21 @@ def stop_rank(state: CoreState, job: JobCore, rank: int) -> None:
 
 def leave(state: CoreState, job: JobCore, rank: int) -> None:
     """A rank is done. What it still had open can never complete; the last one to leave ends the job."""
-    stopped_early = bool(job.ranks[rank].open)
+    # Whoever leaves while it holds something has aborted it: its peers can never finish.
+    stopped_early = bool(job.ranks[rank].open) or _holds(job, rank)
     job.ranks[rank].left = True
     stop_rank(state, job, rank)
+    # Nobody will be there to say it again after a power cut.
+    state.ledger.add(RankLeft(job.spec.name, job.incarnation, rank), durable=True)
     state.ledger.event("rank.left", job, rank=rank)
     if all(r.stopped for r in job.ranks) and job.running:
         end_job(state, job)
     elif stopped_early or any(rank in intent.connection.ranks for intent in job.open.values()):
         fail_job(state, job, lost(rank, "left the job while operations with it were open"))
+
+
+def _holds(job: JobCore, rank: int) -> bool:
+    return any(rank in run.holders for stream in job.streams.values() for run in stream.held.values())
 
 
 def lost(rank: int, how: str) -> Failure:

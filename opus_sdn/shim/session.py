@@ -403,7 +403,7 @@ class RankSession:
         return True
 
     def _leave_again(self, letter: Letter, refused: ControllerError) -> bool:
-        """Whether a refused farewell has to be said to a new start of the controller.
+        """Whether a refused farewell has to be said again, perhaps to a new start of the controller.
 
         Else the incarnation is over, or the controller does not know it: it is left.
         """
@@ -412,4 +412,7 @@ class RankSession:
             self._talk.lost(letter)
             if refused.problem == Problem.STALE_START and isinstance(start, int):
                 return self._talk.restarted(start)
-        return False
+        if judge(refused, 0) is not Verdict.TRY_AGAIN:
+            return False
+        self._back_off(str(refused))
+        return True

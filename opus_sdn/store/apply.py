@@ -26,6 +26,7 @@ from opus_sdn.intent.changes import (
     JobStarted,
     JobState,
     LocksReleased,
+    RankLeft,
     RunGranted,
     StepMoved,
     StepPlanned,
@@ -41,6 +42,7 @@ from opus_sdn.store.rows import (
     GroupRow,
     IntentRow,
     JobRow,
+    LeftRow,
     LockRow,
     MarkRow,
     MetaRow,
@@ -59,8 +61,8 @@ Key = tuple[str | int, ...]
 Values = dict[str, Any]
 
 
-_JOBS, _GROUPS, _LOCKS, _MARKS, _INTENTS = (
-    table(row) for row in (JobRow, GroupRow, LockRow, MarkRow, IntentRow)
+_JOBS, _GROUPS, _LEFT, _LOCKS, _MARKS, _INTENTS = (
+    table(row) for row in (JobRow, GroupRow, LeftRow, LockRow, MarkRow, IntentRow)
 )
 _STEPS, _SWITCHES, _CIRCUITS, _EVENTS = (table(row) for row in (StepRow, SwitchRow, CircuitRow, EventRow))
 _OWNERS = table(OwnerRow)
@@ -88,6 +90,7 @@ class Statements:
         self.job, self.group, self.intent, self.switch, self.fabric, self.owner = (
             self._upsert(of) for of in (_JOBS, _GROUPS, _INTENTS, _SWITCHES, _FABRIC, _OWNERS)
         )
+        self.left: Insert = new(_LEFT).on_conflict_do_nothing(index_elements=list(_LEFT.primary_key))
         raised = new(_MARKS)
         self.mark: Insert = raised.on_conflict_do_update(
             index_elements=list(_MARKS.primary_key),
@@ -135,6 +138,7 @@ class Applier:
 
     def _forget_collected(self) -> None:
         self._groups: dict[Key, Values] = {}
+        self._left: dict[Key, Values] = {}
         self._locks_gone: set[Key] = set()
         self._locks: dict[Key, Values] = {}
         self._marks: dict[Key, int] = {}
@@ -176,6 +180,7 @@ class Applier:
     def flush(self) -> None:
         """Write what was collected: what goes before what comes, so that a key may do both."""
         self._many(self._statements.group, list(self._groups.values()))
+        self._many(self._statements.left, list(self._left.values()))
         self._many(_LOCK_GONE, [dict(zip(_LOCK_KEY, key, strict=True)) for key in self._locks_gone])
         self._many(_LOCK_NEW, list(self._locks.values()))
         self._many(
@@ -213,6 +218,8 @@ class Applier:
                 self._change_of_switch(change, at)
             case GroupChecked():
                 self._group_checked(change)
+            case RankLeft():
+                self._rank_left(change)
             case JobStarted():
                 self._job_started(change, at)
             case JobSettled():
@@ -371,7 +378,7 @@ class Applier:
     def _forget_work(self, job: str) -> None:
         """Remove what an incarnation works with, once nobody works in its name any more."""
         self.flush()
-        for of in (_GROUPS, _LOCKS, _MARKS, _OWNERS, _INTENTS):
+        for of in (_GROUPS, _LEFT, _LOCKS, _MARKS, _OWNERS, _INTENTS):
             self._connection.execute(delete(of).where(of.c.job == job))
 
     def _group_checked(self, change: GroupChecked) -> None:
@@ -385,6 +392,11 @@ class Applier:
             "ordinal": change.ordinal,
             "domain": change.domain.value,
         }
+
+    def _rank_left(self, change: RankLeft) -> None:
+        if rules.may_act(self._newest(change.job), change.job, change.incarnation):
+            left = {"job": change.job, "incarnation": change.incarnation, "rank": change.rank}
+            self._left[(change.job, change.rank)] = left
 
     # --- switches
 

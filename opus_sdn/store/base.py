@@ -73,6 +73,15 @@ class GroupRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftRecord:
+    """A rank of a job's newest incarnation that is done and gone."""
+
+    job: str
+    incarnation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class LockRecord:
     """Rank holds run [n, n + length) of a stream since `at`; `no` is its grant number."""
 
@@ -158,6 +167,7 @@ class Snapshot:
     fabric_generation: int
     jobs: tuple[JobRecord, ...]
     groups: tuple[GroupRecord, ...]
+    left: tuple[LeftRecord, ...]
     locks: tuple[LockRecord, ...]
     marks: tuple[MarkRecord, ...]
     intents: tuple[IntentRecord, ...]  # granted and not released

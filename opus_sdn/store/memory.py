@@ -27,6 +27,7 @@ from opus_sdn.intent.changes import (
     JobStarted,
     JobState,
     LocksReleased,
+    RankLeft,
     RunGranted,
     StepMoved,
     StepPlanned,
@@ -39,6 +40,7 @@ from opus_sdn.store.base import (
     GroupRecord,
     IntentRecord,
     JobRecord,
+    LeftRecord,
     LockRecord,
     MarkRecord,
     OwnerRecord,
@@ -71,6 +73,7 @@ class MemoryStore:
         self._jobs: dict[str, JobRecord] = {}
         self._ended_at: dict[str, float] = {}
         self._groups: dict[tuple[str, str], GroupRecord] = {}
+        self._left: dict[tuple[str, int], LeftRecord] = {}
         self._locks: dict[tuple[str, Stream, int, int], LockRecord] = {}
         self._granted: dict[tuple[str, Stream], int] = {}
         self._released: dict[tuple[str, Stream, int], int] = {}
@@ -136,6 +139,7 @@ class MemoryStore:
                 fabric_generation=self._fabric_generation,
                 jobs=tuple(self._jobs[job] for job in sorted(self._jobs)),
                 groups=tuple(self._groups[key] for key in sorted(self._groups)),
+                left=tuple(self._left[key] for key in sorted(self._left)),
                 locks=tuple(sorted(self._locks.values(), key=_lock_order)),
                 marks=self._mark_records(),
                 intents=tuple(sorted(self._intents.values(), key=_intent_order)),
@@ -239,11 +243,11 @@ class MemoryStore:
             case EventAppended():
                 self._event_appended(change, at if change.at is None else change.at)
             case IntentMoved():
-                over = change.state in {IntentState.RELEASED, IntentState.FAILED}
-                if self._may_act(change) and over:
-                    self._drop(self._intents, (change.job, change.stream, change.n))
+                self._intent_moved(change)
             case GroupChecked():
                 self._group_checked(change)
+            case RankLeft():
+                self._rank_left(change)
             case JobStarted():
                 self._job_started(change, at)
             case JobSettled():
@@ -265,7 +269,7 @@ class MemoryStore:
                 owner = OwnerRecord(change.job, change.incarnation, circuit, change.digit)
                 self._put(self._owners, (change.job, circuit), owner)
 
-    def _may_act(self, change: LocksReleased | CircuitsOwned | IntentMoved | JobSettled) -> bool:
+    def _may_act(self, change: LocksReleased | CircuitsOwned | IntentMoved | JobSettled | RankLeft) -> bool:
         return rules.may_act(self._newest(change.job), change.job, change.incarnation)
 
     def _newest(self, job: str) -> int:
@@ -299,6 +303,10 @@ class MemoryStore:
             self._drop(self._locks, (change.job, change.stream, change.n, rank))
             key = (change.job, change.stream, rank)
             self._put(self._released, key, max(change.n + change.length, self._released.get(key, 0)))
+
+    def _intent_moved(self, change: IntentMoved) -> None:
+        if self._may_act(change) and change.state in {IntentState.RELEASED, IntentState.FAILED}:
+            self._drop(self._intents, (change.job, change.stream, change.n))
 
     def _event_appended(self, change: EventAppended, at: float) -> None:
         what = f"data of event {change.kind!r}"
@@ -336,6 +344,11 @@ class MemoryStore:
         self._put(self._jobs, change.job, started)
         self._drop(self._ended_at, change.job)
 
+    def _rank_left(self, change: RankLeft) -> None:
+        if self._may_act(change):
+            left = LeftRecord(change.job, change.incarnation, change.rank)
+            self._put(self._left, (change.job, change.rank), left)
+
     def _job_settled(self, change: JobSettled, at: float) -> None:
         if not self._may_act(change):
             return
@@ -353,6 +366,7 @@ class MemoryStore:
 
     def _forget_work(self, job: str) -> None:
         self._drop_all(self._groups, [key for key in self._groups if key[0] == job])
+        self._drop_all(self._left, [key for key in self._left if key[0] == job])
         self._drop_all(self._locks, [key for key in self._locks if key[0] == job])
         self._drop_all(self._granted, [key for key in self._granted if key[0] == job])
         self._drop_all(self._released, [key for key in self._released if key[0] == job])

@@ -169,6 +169,17 @@ class GroupRow(Row, table=True):
     domain: str
 
 
+class LeftRow(Row, table=True):
+    """A rank that is done and gone while its job still runs."""
+
+    __tablename__ = "left_ranks"
+    __table_args__ = (_of_newest_incarnation(), CLUSTERED)
+
+    job: str = Field(primary_key=True)
+    incarnation: int = Field(primary_key=True, sa_type=BIG)
+    rank: int = Field(primary_key=True, sa_type=BIG)
+
+
 class IntentRow(Row, table=True):
     """A granted run. What is not granted has no row: ranks repeat their arrivals."""
 

@@ -37,6 +37,7 @@ class Bench:
         self.now = NOON
         self.start_number = start
         self.engine = Engine(fabric, settings or CoreSettings(), start, last_step=next_step - 1)
+        self.durable: list[Change] = []  # what had to reach the disk before it counted
         self.batches: list[tuple[Change, ...]] = []  # as they were written
         self.lit: dict[str, set[CrossConnect]] = {switch.name: set() for switch in fabric.switches}
         self.changes: list[Change] = []  # all that was written
@@ -94,6 +95,8 @@ class Bench:
         if effects.batch is not None:
             self.changes += effects.batch.changes
             self.batches.append(effects.batch.changes)
+            if effects.batch.durable:
+                self.durable += effects.batch.changes
             if store:
                 self.woken += self.engine.committed(effects.batch.id)
         self.planned += effects.steps

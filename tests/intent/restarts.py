@@ -11,6 +11,7 @@ from opus_sdn.intent.changes import (
     JobStarted,
     JobState,
     LocksReleased,
+    RankLeft,
     RunGranted,
     StepMoved,
     StepPlanned,
@@ -115,9 +116,18 @@ def known_jobs(changes: Iterable[Change], intact: bool = False) -> list[KnownJob
             GroupSpec(c.group, c.ranks, c.dimension, c.ordinal) for c in mine if isinstance(c, GroupChecked)
         ]
         streams, runs = _work(mine)
+        left = tuple(c.rank for c in mine if isinstance(c, RankLeft))
         found.append(
             KnownJob(
-                job.spec, job.incarnation, 1.0, tuple(groups), streams, runs, failure=failure, intact=intact
+                job.spec,
+                job.incarnation,
+                1.0,
+                tuple(groups),
+                streams,
+                runs,
+                left=left,
+                failure=failure,
+                intact=intact,
             )
         )
     return found

@@ -201,6 +201,14 @@ def test_locks_of_a_failed_job_stay_until_each_holder_is_known_to_have_stopped(b
     assert cause(bench).problem is Problem.ABORTED  # the first cause stays
 
 
+def test_a_rank_that_leaves_with_what_it_holds_has_aborted_it(bench: Bench) -> None:
+    bench.arrive(RING, 0, 0, 1)
+    bench.play()
+    bench.news(0, leave=True)
+    failure = cause(bench, 1)
+    assert (failure.problem, failure.rank) == (Problem.RANK_LOST, 0)
+
+
 def test_nobody_is_declared_dead_while_everybody_is_heard(bench: Bench) -> None:
     pass_time(bench, 1000)
     assert bench.engine.state.jobs["job"].running

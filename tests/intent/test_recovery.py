@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opus_sdn.intent.changes import JobState, RunGranted, StepMoved, StepState
+from opus_sdn.intent.changes import JobState, RankLeft, RunGranted, StepMoved, StepState
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import Arrival, ArrivalState, CoreSettings, Grant, Session, Stream, StreamMark
@@ -430,6 +430,17 @@ def test_a_rank_that_had_left_is_not_awaited(world: World) -> None:
     bench.play()
     assert bench.events("job.reasserted")
     bench.news(4, leave=True)  # its farewell, once more
+
+
+def test_a_farewell_is_remembered_on_disk(world: World) -> None:
+    world.bench.news(4, leave=True)
+    world.bench.play()
+    assert RankLeft("job", 1, 4) in world.bench.durable
+    new = restart(world.bench)
+    for rank in range(4):
+        new.news(rank, session=Session())
+    new.play()
+    assert new.events("job.reasserted"), "nobody else is awaited"
 
 
 def test_a_job_that_does_not_fit_the_fabric_any_more_is_not_taken_over(world: World) -> None:

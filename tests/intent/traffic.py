@@ -84,6 +84,16 @@ class Traffic:
             self._take_off(job, rank, use)
             self._active[job][use].issued.discard(rank)
 
+    def cut_short(self, job: int, rank: int) -> list[tuple[Use, int]]:
+        """What can never end once this rank has stopped: its unfinished operations, with those who wait."""
+        return [
+            (use, other)
+            for use, operation in self._active[job].items()
+            if rank in operation.ranks and rank not in operation.ended
+            for other in operation.ranks
+            if other != rank and other in operation.issued and other not in operation.ended
+        ]
+
     def forget(self, job: int) -> None:
         """All ranks of a job have aborted: what nobody can finish any more is no operation."""
         self._active.pop(job, None)

@@ -88,7 +88,10 @@ class SmallController:
                 if fate == "drop":
                     self.close_connection = True
                     return
-                status, answer = controller.serve(self.command, self.path, body)
+                if fate == "not-ready":
+                    status, answer = 503, {"type": "urn:opus-sdn:problem:not-ready", "detail": "in a while"}
+                else:
+                    status, answer = controller.serve(self.command, self.path, body)
                 if fate == "lose":
                     self.close_connection = True
                     return

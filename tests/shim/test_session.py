@@ -310,6 +310,17 @@ def test_the_last_rank_to_leave_ends_the_job_and_nothing_is_left_behind() -> Non
     assert not [t for t in threading.enumerate() if t.name.startswith("opus-session")]
 
 
+def test_a_farewell_is_said_again_to_a_controller_that_is_not_ready() -> None:
+    with SmallController(a_fabric(gpus=1)) as controller:
+        declare(controller)
+        with ranks_of(controller) as (a, b):
+            refused = iter([True, True])
+            controller.mangle = lambda method, path: "not-ready" if next(refused, False) else None
+            a.session.close()
+            b.session.close()
+            assert controller.engine.state.jobs["job"].state is JobState.ENDED
+
+
 def test_leaving_is_bounded_when_nobody_answers() -> None:
     with SmallController(a_fabric(gpus=1)) as controller:
         declare(controller)

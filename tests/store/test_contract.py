@@ -13,6 +13,7 @@ from opus_sdn.intent.changes import (
     EventAppended,
     IntentState,
     JobState,
+    RankLeft,
     StepMoved,
     StepState,
 )
@@ -23,6 +24,7 @@ from opus_sdn.store.base import (
     GroupRecord,
     IntentRecord,
     JobRecord,
+    LeftRecord,
     LockRecord,
     MarkRecord,
     OwnerRecord,
@@ -210,6 +212,15 @@ def test_a_group_is_stored_with_its_ranks_in_group_order(store: Store) -> None:
         GroupRecord("llama", 1, "a", (1, 0), "dp", 3, Domain.SCALE_OUT),
         GroupRecord("llama", 1, "dp0", (1, 0), "dp", 3, Domain.SCALE_OUT),
     )
+
+
+def test_a_rank_that_has_left_is_remembered_until_its_job_is_over(store: Store) -> None:
+    write(store, started(), RankLeft("llama", 1, 3), RankLeft("llama", 1, 1), RankLeft("llama", 1, 3))
+    assert store.snapshot().left == (LeftRecord("llama", 1, 1), LeftRecord("llama", 1, 3))
+    write(store, started(incarnation=2, nonce="n2"), RankLeft("llama", 1, 0), RankLeft("llama", 2, 2))
+    assert store.snapshot().left == (LeftRecord("llama", 2, 2),)
+    write(store, settled(JobState.ENDED, incarnation=2))
+    assert store.snapshot().left == ()
 
 
 def test_a_new_incarnation_takes_the_place_of_the_old_one(store: Store) -> None:

@@ -18,6 +18,7 @@ from opus_sdn.intent.changes import (
     JobStarted,
     JobState,
     LocksReleased,
+    RankLeft,
     RunGranted,
     StepMoved,
     StepPlanned,
@@ -124,7 +125,7 @@ class World:
         self._batch += 1
         changes: list[Change] = []
         for _ in range(self._random.randint(1, 4)):
-            acts = [self._run, self._run, self._run, self._run, self._group, self._switch, self._step_move]
+            acts = [self._run] * 4 + [self._group, self._leave, self._switch, self._step_move]
             if self._random.random() < 0.15:
                 acts = [self._job]
             changes += self._random.choice(acts)()
@@ -200,6 +201,15 @@ class World:
         job = self._random.choice(running)
         name = self._random.choice(["dp0", "tp1", "pp0"])
         return [checked(name, job.name, job.incarnation), self._event("group.checked", job)]
+
+    def _leave(self) -> list[Change]:
+        running = [job for job in self._jobs if job.running]
+        if not running:
+            return self._job()
+        job = self._random.choice(running)
+        stale = self._random.random() < 0.1
+        left = RankLeft(job.name, job.incarnation - stale, self._random.randrange(self.RANKS))
+        return [left, self._event("rank.left", job)]
 
     def _switch(self) -> list[Change]:
         switch = self._random.choice(["sw0", "sw1"])
