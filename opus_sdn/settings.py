@@ -12,6 +12,7 @@ import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -106,6 +107,13 @@ class Settings(BaseSettings):
         10.0, description="Seconds that a lost database connection is tried again"
     )
 
+    leader_ttl_s: Seconds = Field(
+        3.0, description="Seconds after which a silent leader is replaced (PostgreSQL)"
+    )
+    advertise: str | None = Field(
+        None, description="URL by which other replicas name this one; absent: where it listens"
+    )
+
     rank_body_max_bytes: Count = Field(
         256 * KIB, ge=KIB, le=16 * MIB, description="Largest body on rank routes, bytes"
     )
@@ -146,6 +154,34 @@ class Settings(BaseSettings):
                 "postgresql://USER@HOST/DATABASE"
             )
         return value
+
+    @property
+    def replicated(self) -> bool:
+        """Whether several processes may share the database."""
+        return self.database.startswith("postgresql")
+
+    @field_validator("advertise")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path not in {"", "/"}:
+            raise ValueError(f"is {value!r}; use http://HOST:PORT, as http://127.0.0.1:8700")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _fail_over_is_faster_than_the_fence(self) -> Self:
+        """A rank that is not answered for `fence_s` stops its work: by then another replica has to answer."""
+        longest_s = 2 * self.leader_ttl_s + self.step_deadline_s
+        if self.replicated and longest_s >= self.fence_s:
+            raise ValueError(
+                f"leader_ttl_s is {self.leader_ttl_s:g} and step_deadline_s {self.step_deadline_s:g}: a "
+                f"fail-over may take 2 x leader_ttl_s + step_deadline_s = {longest_s:g} s, but ranks stop "
+                f"after fence_s = {self.fence_s:g}; use a leader_ttl_s below "
+                f"{(self.fence_s - self.step_deadline_s) / 2:g}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _lease_outlasts_the_fence(self) -> Self:

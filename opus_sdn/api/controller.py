@@ -3,6 +3,9 @@
 When the store is lost its term is over: nothing that would be decided after it could be promised. The process
 stays, opens the store anew as soon as that works, and begins another term, to which the ranks re-assert what
 they hold. Meanwhile every request that needs a decision is told to come again.
+
+On PostgreSQL several processes do so, and the one that holds the lease has the term. The others serve what is
+stored, and say who leads.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import FastAPI
 
 from opus_sdn.api.app import create_app, use_term
 from opus_sdn.api.fabric_keeper import Drivers
+from opus_sdn.api.replica import Replica, open_database
 from opus_sdn.api.term import StartError, Term, open_term
 from opus_sdn.api.witness import Witness
 from opus_sdn.fabric_file import FabricFileError
@@ -24,8 +29,7 @@ from opus_sdn.reconciler.clock import Clock, steady_clock
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.settings import Settings
 from opus_sdn.store.base import Store, StoreError
-from opus_sdn.store.rules import DAY_S, Retention
-from opus_sdn.store.sql import SqlStore
+from opus_sdn.store.lease import LeaseHeldError
 
 __all__ = ["Controller", "StartError"]
 
@@ -41,24 +45,25 @@ OpenStore = Callable[[], Store]
 class Controller:
     """`open` it, `start` it, serve `app`, `close` it. All on one event loop."""
 
+    app: FastAPI
+    _term: Term
+
     def __init__(
         self,
         settings: Settings,
-        open_store: OpenStore,
         clock: Clock,
-        store: Store,
         drivers: Drivers,
         witness: Witness | None,
-        term: Term,
+        open_store: OpenStore,
+        replica: Replica | None,
     ) -> None:
-        self.app: FastAPI = create_app(settings, term)
         self._settings = settings
-        self._open_store = open_store
         self._clock = clock
-        self._store = store
         self._drivers = drivers
         self._witness = witness
-        self._term = term
+        self._open_store = open_store
+        self._replica = replica
+        self._store: Store | None = None  # of the term, while there is one
         self._ready = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -77,34 +82,41 @@ class Controller:
         cls,
         settings: Settings,
         *,
+        address: str = "",
         store: Store | None = None,
         open_store: OpenStore | None = None,
         clock: Clock | None = None,
     ) -> Controller:
         """Take over the store and get everything ready; no switch is touched. Raises StartError.
 
-        `open_store` opens the store, at the start and again after it was lost; without it that is the
-        database of the settings, or `store`, as it is. `clock`: the machine's. Given in tests.
+        `address` is the URL by which replicas name this one. `open_store` opens the store, at the start and
+        again after it was lost; without it that is the database of the settings, or `store`, as it is.
+        `clock`: the machine's. Given in tests.
         """
         clock = clock or steady_clock()
-        if open_store is None:
+        replica = None
+        if open_store is None and store is not None:
             given = store
-            open_store = (lambda: given) if given is not None else lambda: _database(settings)
-        try:
-            held = await asyncio.to_thread(open_store)
-        except StoreError as error:
-            raise StartError(str(error)) from None
-        drivers = Drivers()
+            open_store = lambda: given  # noqa: E731
+        elif open_store is None and settings.replicated:
+            replica = Replica(settings, address, clock)
+            open_store = replica.open_store
+        elif open_store is None:
+            open_store = lambda: open_database(settings)  # noqa: E731
         witness = Witness(settings.host) if settings.witness else None
+        made = cls(settings, clock, Drivers(), witness, open_store, replica)
         try:
-            term = await open_term(settings, held, drivers, witness, clock)
+            term = await (made._open_term() if replica is None else replica.follow())
         except (StoreError, FabricFileError, CoreError) as error:
-            await asyncio.to_thread(held.close)
+            if replica is not None:
+                await replica.close()
             raise StartError(error.detail if isinstance(error, CoreError) else str(error)) from None
-        return cls(settings, open_store, clock, held, drivers, witness, term)
+        made._term = term
+        made.app = create_app(settings, term)
+        return made
 
     async def start(self) -> None:
-        """Read every switch and begin to decide; returns when ready."""
+        """Read every switch and begin to decide, or follow who does; returns when ready."""
         self._keeping = asyncio.create_task(self._keep())
         ready = asyncio.create_task(self._ready.wait())
         await asyncio.wait({ready, self._keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -123,44 +135,69 @@ class Controller:
         self.refuse_work()
         if self._keeping is not None:
             await asyncio.wait({self._keeping})
-        await self._term.runtime.end()
-        # While a rank has not said yet what it holds, this start knows no more than the store did.
-        clean = not any(job.in_doubt for job in self._term.runtime.engine.state.active.values())
-        await asyncio.to_thread(self._store.close, clean=clean)
+        await self._end_term()
+        if self._replica is not None:
+            await self._replica.close()
         await self._drivers.close()
         if self._witness is not None:
             await self._witness.close()
 
     async def _keep(self) -> None:
-        """Begin a new term whenever one is over because the store was lost."""
+        """Begin a new term whenever one is over, as soon as there may be one."""
         while True:
+            if self._store is None:
+                self._use(await self._next_term())
+                if self._replica is not None:
+                    await self._replica.stop_following()
             starting = asyncio.create_task(self._begin(self._term))
             try:
-                await self._term.runtime.store_lost.wait()
-                await self._term.runtime.end()
+                await self._over()
             finally:
                 starting.cancel()
-            await asyncio.to_thread(self._store.close)
-            self._term = await self._next_term()
-            use_term(self.app, self._term)
+            await self._end_term()
+
+    async def _over(self) -> None:
+        """Return when the term is over: its store is lost, or this process does not lead any more."""
+        lost = asyncio.create_task(self._term.runtime.store_lost.wait())
+        ends: set[asyncio.Task[Any]] = {lost}
+        if self._replica is not None:
+            ends.add(self._replica.holding)
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
 
     async def _begin(self, term: Term) -> None:
+        if self._replica is not None and term.unsettled:
+            await self._replica.quiet()
         await term.runtime.start()
         self._ready.set()
+
+    async def _end_term(self) -> None:
+        drained = await self._term.runtime.end()
+        if self._store is not None:
+            # While a rank has not said yet what it holds, this start knows no more than the store did.
+            clean = not any(job.in_doubt for job in self._term.runtime.engine.state.active.values())
+            await asyncio.to_thread(self._store.close, clean=clean)
+            self._store = None
+            if self._replica is not None:
+                await self._replica.leave(drained=drained)
+
+    def _use(self, term: Term) -> None:
+        self._term = term
+        use_term(self.app, term)
 
     async def _next_term(self) -> Term:
         """Open the store and a term on it, however often that has to be tried."""
         backoff, said = Backoff(*REOPEN_PAUSE_S), ""
         while True:
+            if self._replica is not None:
+                self._ready.set()
+                await self._replica.may_lead(self._use)
             try:
-                self._store = await asyncio.to_thread(self._open_store)
-                try:
-                    return await open_term(
-                        self._settings, self._store, self._drivers, self._witness, self._clock
-                    )
-                except BaseException:
-                    await asyncio.to_thread(self._store.close)
-                    raise
+                return await self._open_term()
+            except LeaseHeldError:
+                continue
             except (StoreError, FabricFileError, CoreError) as error:
                 if str(error) != said:
                     logger.warning("the store cannot be used yet", extra={"detail": str(error)})
@@ -169,16 +206,19 @@ class Controller:
                 logger.exception("no new term could be opened")
             await asyncio.sleep(backoff.failed())
 
+    async def _open_term(self) -> Term:
+        store = await asyncio.to_thread(self._open_store)
+        try:
+            term = await open_term(
+                self._settings, store, self._drivers, self._witness, self._clock, may_step=self._may_step
+            )
+        except BaseException:
+            await asyncio.to_thread(store.close, clean=False)
+            if self._replica is not None:
+                await self._replica.leave(drained=True)
+            raise
+        self._store = store
+        return term
 
-def _database(settings: Settings) -> Store:
-    return SqlStore(
-        settings.database,
-        retention=Retention(
-            events_max=settings.events_kept_max,
-            events_age_s=settings.events_kept_days * DAY_S,
-            jobs_max=settings.jobs_kept_max,
-            steps_max=settings.steps_kept_max,
-        ),
-        queue_max=settings.store_queue_max,
-        reconnect_s=settings.store_reconnect_s,
-    )
+    def _may_step(self) -> bool:
+        return self._replica is None or self._replica.may_step()

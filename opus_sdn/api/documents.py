@@ -234,6 +234,8 @@ class ReadyDocument(Document):
 
     ready: bool
     start: Annotated[int, Field(description="The controller's start number")]
+    leads: Annotated[bool, Field(description="False for a replica that only serves what is stored")]
+    leader: Annotated[str | None, Field(description="Address of the replica that leads instead")]
     checks: list[CheckDocument]
 
 

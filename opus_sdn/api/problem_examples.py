@@ -103,6 +103,10 @@ EXAMPLES: dict[Problem, tuple[str, dict[str, object]]] = {
         "since is 12, but the oldest event kept is 5001; read the current state, then go on from newest",
         {"since": 12, "oldest": 5001, "newest": 9000},
     ),
+    Problem.NOT_LEADER: (
+        "another replica decides: http://127.0.0.1:8701 leads under start 7; send this there",
+        {"leader": "http://127.0.0.1:8701", "start": 7},
+    ),
     Problem.NOT_READY: (
         "the controller is reading its switches; ask again in a second",
         {"phase": "adopting"},

@@ -81,6 +81,8 @@ def response(
         "request_id": request_id,
     }
     more = dict(headers or {})
+    if problem is Problem.NOT_LEADER and data is not None:
+        more["Location"] = f"{data['leader']}{instance}"
     if STATUS[problem] == 503:
         more["Retry-After"] = str(RETRY_AFTER_S)
     more["X-Request-Id"] = request_id

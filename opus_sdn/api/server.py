@@ -64,7 +64,9 @@ async def run(
     """Serve until `stop` is set. `ready` is called once, when the controller grants. Raises StartError."""
     listener = _listen(settings.host, settings.port)
     try:
-        controller = await Controller.open(settings, store=store, open_store=open_store)
+        controller = await Controller.open(
+            settings, address=_url(listener), store=store, open_store=open_store
+        )
     except BaseException:
         listener.close()
         raise

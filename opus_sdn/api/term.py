@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from opus_sdn.intent.model import CoreSettings
 from opus_sdn.intent.recovery import KnownJob
 from opus_sdn.reconciler.clock import Clock
 from opus_sdn.reconciler.runtime import Runtime
+from opus_sdn.reconciler.worker import always
 from opus_sdn.settings import Settings
 from opus_sdn.store.base import JobRecord, Snapshot, Store
 
@@ -40,6 +42,7 @@ class Term:
     runtime: Runtime
     keeper: FabricKeeper
     former: FormerJobs
+    unsettled: bool = False  # there are device steps of which nobody has recorded how they ended
 
     @property
     def start(self) -> int:
@@ -48,11 +51,18 @@ class Term:
 
 
 async def open_term(
-    settings: Settings, store: Store, drivers: Drivers, witness: Witness | None, clock: Clock
+    settings: Settings,
+    store: Store,
+    drivers: Drivers,
+    witness: Witness | None,
+    clock: Clock,
+    *,
+    may_step: Callable[[], bool] = always,
 ) -> Term:
     """Take over the store and get everything ready; no switch is touched.
 
-    `drivers` keep their sessions from term to term. Raises StoreError, FabricFileError, CoreError.
+    `drivers` keep their sessions from term to term; `may_step` says whether a device step may start. Raises
+    StoreError, FabricFileError, CoreError.
     """
     start = await asyncio.to_thread(store.raise_start)  # first: whatever follows belongs to this start
     before = await asyncio.to_thread(store.snapshot)
@@ -67,7 +77,7 @@ async def open_term(
     taken = {job.spec.name for job in jobs}
     engine = Engine(
         fabric,
-        _core_settings(settings),
+        core_settings(settings),
         start,
         last_step=before.last_step,
         incarnations={job.job: job.incarnation for job in before.jobs},
@@ -89,6 +99,7 @@ async def open_term(
         step_deadline_s=settings.step_deadline_s,
         newest_event=newest_event,
         runs_dir=settings.runs_dir,
+        may_step=may_step,
     )
     if witness is not None:
         await witness.watch(fabric, opened)
@@ -111,10 +122,11 @@ async def open_term(
         "term opened",
         extra={"start": start, "jobs": len(engine.state.active), "clean": before.clean},
     )
-    return Term(runtime, keeper, former)
+    return Term(runtime, keeper, former, unsettled=bool(before.steps))
 
 
-def _core_settings(settings: Settings) -> CoreSettings:
+def core_settings(settings: Settings) -> CoreSettings:
+    """The core's part of the settings."""
     return CoreSettings(
         overtake_max=settings.overtake_max,
         overtake_s=settings.overtake_ms / 1e3,

@@ -35,6 +35,7 @@ class Problem(StrEnum):
     EVENTS_COMPACTED = "events-compacted"
     NOT_READY = "not-ready"
     OVERLOADED = "overloaded"
+    NOT_LEADER = "not-leader"
     INTERNAL = "internal-error"
     # Fatal: one of these ends the incarnation for every rank, with one cause.
     DIVERGED = "diverged"
@@ -74,6 +75,7 @@ STATUS: dict[Problem, int] = {
     Problem.EVENTS_COMPACTED: 410,
     Problem.NOT_READY: 503,
     Problem.OVERLOADED: 503,
+    Problem.NOT_LEADER: 307,
     Problem.INTERNAL: 500,
     Problem.DIVERGED: 409,
     Problem.TAG_ORDER: 409,

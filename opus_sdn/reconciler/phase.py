@@ -12,10 +12,12 @@ class Phase(StrEnum):
     READY = "ready"
     STORE_FAILED = "store-failed"
     STOPPING = "stopping"
+    FOLLOWING = "following"  # another replica decides; what it stores is read
 
 
 SENTENCES = {
     Phase.ADOPTING: "the controller is reading its switches; ask again in a second",
     Phase.STORE_FAILED: "the controller's store has failed; it is opened again as soon as that works",
     Phase.STOPPING: "the controller is stopping; ask again when it has been started anew",
+    Phase.FOLLOWING: "no replica leads at this moment; ask again in a second",
 }

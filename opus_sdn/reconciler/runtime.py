@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from opus_sdn.reconciler.feed import EventFeed
 from opus_sdn.reconciler.phase import SENTENCES, Phase
 from opus_sdn.reconciler.runs import RunFiles
 from opus_sdn.reconciler.waiters import Waiters
-from opus_sdn.reconciler.worker import SwitchWorker
+from opus_sdn.reconciler.worker import SwitchWorker, always
 from opus_sdn.store.base import Store, StoreBusyError, StoreError
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,8 @@ class Runtime:
     """The engine's shell. All methods are called on `loop`.
 
     `newest_event` is the number of the last event in the store at the start; with `runs_dir` every job gets
-    its own files there.
+    its own files there. `may_step` says, at once, whether a device step may start. With `leader` nothing is
+    decided here: it gives the address of the replica that does.
     """
 
     def __init__(
@@ -72,11 +73,15 @@ class Runtime:
         step_deadline_s: float = 5.0,
         newest_event: int = 0,
         runs_dir: Path | None = None,
+        may_step: Callable[[], bool] = always,
+        leader: Callable[[], str | None] | None = None,
     ) -> None:
         self.engine = engine
         self.store = store
         self.clock = clock
-        self.phase = Phase.ADOPTING
+        self.phase = Phase.ADOPTING if leader is None else Phase.FOLLOWING
+        self._leader = leader
+        self._may_step = may_step
         self.store_lost = asyncio.Event()  # whoever owns the store has to open it anew, and another runtime
         self.waiters = Waiters()
         self.feed = EventFeed(newest_event)
@@ -138,6 +143,10 @@ class Runtime:
         """Raise CoreError `not-ready` unless what is decided now can be stored and carried out."""
         if self.phase is Phase.READY:
             return
+        if self.phase is Phase.FOLLOWING and (leader := self.leader) is not None:
+            start = self.engine.state.start
+            detail = f"another replica decides: {leader} leads under start {start}; send this there"
+            raise CoreError(Problem.NOT_LEADER, detail, leader=leader, start=start)
         raise CoreError(Problem.NOT_READY, SENTENCES[self.phase], phase=self.phase.value)
 
     def take_on(self) -> None:
@@ -149,6 +158,11 @@ class Runtime:
         if not self.store.has_room():
             raise _overloaded()
 
+    @property
+    def leader(self) -> str | None:
+        """The address of the replica that decides instead of this one; None when none is known."""
+        return self._leader() if self._leader is not None else None
+
     def checks(self) -> dict[str, str | None]:
         """Name of each readiness check -> what is wrong, None when it passes."""
         checks: dict[str, str | None] = {
@@ -156,6 +170,9 @@ class Runtime:
             "adoption": "switches are being read" if self.phase is Phase.ADOPTING else None,
             "running": "stopping" if self.phase is Phase.STOPPING else None,
         }
+        if self.phase is Phase.FOLLOWING:
+            checks["leader"] = None if self.leader is not None else SENTENCES[Phase.FOLLOWING]
+            return checks
         for name, worker in self._workers.items():
             checks[f"switch:{name}"] = worker.trouble
         return checks
@@ -197,14 +214,14 @@ class Runtime:
         await asyncio.to_thread(self.store.close)
         await self._close_drivers(worker.driver for worker in self._workers.values())
 
-    async def end(self, timeout_s: float = 10.0) -> None:
+    async def end(self, timeout_s: float = 10.0) -> bool:
         """Start nothing more, let the steps in flight end and be recorded. Store and drivers stay open.
 
         A step that takes longer than `timeout_s` seconds is left to the device; the next start reads what
-        became of it.
+        became of it. Returns whether there was none.
         """
         self.refuse_work()
-        await asyncio.gather(*(worker.drained(timeout_s) for worker in self._workers.values()))
+        drained = await asyncio.gather(*(worker.drained(timeout_s) for worker in self._workers.values()))
         if self._record_end:
             await self._flush()
             self._decide()
@@ -212,6 +229,7 @@ class Runtime:
         if self._run_files is not None and self._run_files_task is not None:
             await asyncio.wait({self._run_files_task})
             await self._run_files.finish()
+        return all(drained)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -257,6 +275,7 @@ class Runtime:
                 self.clock,
                 self.loop,
                 step_deadline_s=self._step_deadline_s,
+                may_step=self._may_step,
                 changed=self.changed,
             )
             for name, driver in drivers.items()

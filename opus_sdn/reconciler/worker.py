@@ -43,6 +43,11 @@ class _Outcome(NamedTuple):
     retry_after_s: float = 0.0
 
 
+def always() -> bool:
+    """A single controller may start a device step at any time."""
+    return True
+
+
 class SwitchWorker:
     """One switch. Used on the event loop only; `changed` is called after every input to the core."""
 
@@ -56,6 +61,7 @@ class SwitchWorker:
         *,
         step_deadline_s: float,
         changed: Callable[[], None],
+        may_step: Callable[[], bool] = always,
     ) -> None:
         self.name = name
         self.driver = driver
@@ -66,6 +72,7 @@ class SwitchWorker:
         self._loop = loop
         self._step_deadline_s = step_deadline_s
         self._changed = changed
+        self._may_step = may_step
         self._queue: deque[int] = deque()  # planned steps; bounded by the core: never two on one port
         self._inflight = 0
         self._unread: list[tuple[Step, _Outcome]] = []  # applied, not read back yet
@@ -111,7 +118,7 @@ class SwitchWorker:
 
     def start_due(self) -> None:
         """Start queued steps as far as `max_inflight` and the pause after a failure allow."""
-        while self._queue and self._inflight < self.max_inflight and not self._stopped:
+        while self._queue and self._inflight < self.max_inflight and not self._stopped and self._may_step():
             pause_s = self._resume_at - self._loop.time()
             if pause_s > 0:
                 if self._timer is None:
@@ -162,7 +169,7 @@ class SwitchWorker:
     async def _apply(self, step: Step) -> _Outcome:
         """One device transaction, at most the step's deadline long."""
         deadline = self._loop.time() + self._step_deadline_s
-        call = self._loop.create_task(_applied(self.driver, step, self._engine.state.start))
+        call = self._loop.create_task(self._applied(step))
         await asyncio.wait({call}, timeout=self._step_deadline_s)
         if not call.done():
             call.cancel()
@@ -182,6 +189,11 @@ class SwitchWorker:
         # The lost command may still take effect until the step's deadline: reading sooner proves nothing.
         await asyncio.sleep(deadline - self._loop.time())
         return _Outcome(wrong)
+
+    async def _applied(self, step: Step) -> Applied:
+        if not self._may_step():  # the process may have been stopped for long since the step was started
+            raise TerminalError("not sent, as this replica does not lead any more")
+        return await self.driver.apply(step.remove, step.add, self._engine.state.start)
 
     async def _read_back(self) -> None:
         """Settle the steps that were applied before the device is read, one reading for all of them."""
@@ -237,10 +249,6 @@ class SwitchWorker:
                 logger.warning("switch cannot be read", extra={"switch": self.name, "detail": trouble})
             self.trouble = trouble
             await asyncio.sleep(backoff.failed())
-
-
-async def _applied(driver: Driver, step: Step, epoch: int) -> Applied:
-    return await driver.apply(step.remove, step.add, epoch)
 
 
 def _take_result(call: asyncio.Task[Applied]) -> None:

@@ -20,8 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from opus_sdn.intent.errors import Problem
 from opus_sdn.shim.errors import ControllerError, ControllerUnavailableError, SettingsError
 from opus_sdn.shim.settings import Address
+from opus_sdn.shim.whereabouts import Whereabouts
 
 ANSWER_MAX_BYTES = 32 * 1024 * 1024
 DETAIL_MAX_CHARS = 2000
@@ -43,7 +45,7 @@ class Connection:
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
-        self._address = address
+        self.address = address
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._head = f"Host: {str(address).partition('//')[2]}\r\n{lines}"
         self._tls = tls
@@ -93,8 +95,8 @@ class Connection:
         self.used = False
 
     def _connect(self, timeout_s: float) -> socket.socket:
-        host = self._address.host
-        link = socket.create_connection((host, self._address.port), timeout_s)
+        host = self.address.host
+        link = socket.create_connection((host, self.address.port), timeout_s)
         try:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
@@ -107,17 +109,25 @@ class Connection:
 
 
 class ControllerClient:
-    """Requests to one controller, from any thread. `timeout_s` bounds one attempt, not the retries."""
+    """Requests to the controller, from any thread. `timeout_s` bounds one attempt, not the retries.
+
+    With `others` there are several controllers, of which one leads: requests follow it.
+    """
 
     def __init__(
-        self, address: Address, token: str | None = None, ca_file: Path | None = None, timeout_s: float = 10.0
+        self,
+        address: Address,
+        token: str | None = None,
+        ca_file: Path | None = None,
+        timeout_s: float = 10.0,
+        others: tuple[Address, ...] = (),
     ) -> None:
-        self.address = address
+        self.where = Whereabouts(address, others)
         self.timeout_s = timeout_s
         self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._tls = _tls_context(ca_file) if address.tls else None
+        self._tls = _tls_context(ca_file) if any(each.tls for each in (address, *others)) else None
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -126,9 +136,15 @@ class ControllerClient:
     def __repr__(self) -> str:
         return f"ControllerClient({self.address})"
 
+    @property
+    def address(self) -> Address:
+        """Where the next request goes."""
+        return self.where.now
+
     def connection(self) -> Connection:
         """A connection of the caller's own, outside the pool."""
-        connection = Connection(self.address, self._headers, self._tls)
+        address = self.address
+        connection = Connection(address, self._headers, self._tls if address.tls else None)
         self._all.add(connection)
         return connection
 
@@ -149,16 +165,35 @@ class ControllerClient:
         attempt_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + retry_s
         pause_s = BACKOFF_FIRST_S
+        moves = self.where.count + 1  # without a pause: every address once, and the leader
         while True:
+            asked = self.address
             try:
                 return self._attempt(method, path, data, attempt_s)
             except (ControllerUnavailableError, ControllerError) as failed:
                 left = deadline - time.monotonic()
-                passing = not isinstance(failed, ControllerError) or failed.status == NOT_READY
+                passing = self.passes(failed, asked)
+                if passing and self.address != asked and moves > 0:
+                    moves -= 1
+                    continue
                 if left <= 0 or not passing:
                     raise
             time.sleep(min(left, jittered(pause_s)))
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+    def passes(self, failed: Exception, asked: Address) -> bool:
+        """Whether asking again may help, and where: the controller asked may not lead, or not be there."""
+        if not isinstance(failed, ControllerError):
+            self.where.useless(asked)
+            return True
+        if failed.problem == Problem.NOT_LEADER:
+            if not self.where.leads(failed.data.get("leader")):
+                self.where.useless(asked)
+            return True
+        if failed.status == NOT_READY:
+            self.where.useless(asked)
+            return True
+        return False
 
     def close(self) -> None:
         """Close all idle connections; the client may still be used."""
@@ -178,6 +213,8 @@ class ControllerClient:
         """One exchange; a kept connection that turns out to be closed is replaced once, for nothing came."""
         while True:
             with self._lock:
+                while self._idle and self._idle[-1].address != self.address:
+                    self._idle.pop().close()
                 connection = self._idle.pop() if self._idle else self.connection()
             kept = connection.used
             try:
@@ -187,7 +224,7 @@ class ControllerClient:
                 connection.close()
                 if kept and not isinstance(failed, TimeoutError):
                     continue
-                raise unavailable(self.address, f"{method} {path}", failed) from None
+                raise unavailable(connection.address, f"{method} {path}", failed) from None
             except BaseException:
                 connection.close()
                 raise
@@ -197,7 +234,7 @@ class ControllerClient:
                     self._idle.append(connection)
             if spare:
                 connection.close()
-            return decode(self.address, f"{method} {path}", status, body)
+            return decode(connection.address, f"{method} {path}", status, body)
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

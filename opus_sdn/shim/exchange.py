@@ -9,7 +9,7 @@ from typing import Any
 
 from opus_sdn.shim.client import BROKEN, Connection, ControllerClient, decode, encode, unavailable
 from opus_sdn.shim.conversation import Letter
-from opus_sdn.shim.errors import ControllerUnavailableError
+from opus_sdn.shim.errors import ControllerError, ControllerUnavailableError
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +36,8 @@ class Exchanges:
 
     def send(self, letter: Letter, body: dict[str, Any], wait_s: float) -> ControllerUnavailableError | None:
         """Send a request that may wait for its answer; the error when that failed already."""
+        while self._spare and self._spare[-1].address != self._client.address:
+            self._spare.pop().close()
         connection = self._spare.pop() if self._spare else self._client.connection()
         if connection.must_warm_up:
             wait_s = 0.0
@@ -47,7 +49,7 @@ class Exchanges:
             connection.close()
             if kept:
                 return self.send(letter, body, wait_s)
-            return unavailable(self._client.address, "a rank's news", failed)
+            return self._useless(connection, unavailable(connection.address, "a rank's news", failed))
         expires_at = sent_at + wait_s + self._answer_s
         self.under_way.append(Exchange(connection, letter, sent_at, expires_at, wait_s > 0, kept))
         return None
@@ -70,9 +72,14 @@ class Exchanges:
             status, body = exchange.connection.receive()
         except BROKEN as failed:
             exchange.connection.close()
-            raise unavailable(self._client.address, "a rank's news", failed) from None
+            absent = unavailable(exchange.connection.address, "a rank's news", failed)
+            raise self._useless(exchange.connection, absent) from None
         self._spare.append(exchange.connection)
-        return decode(self._client.address, "a rank's news", status, body)
+        try:
+            return decode(exchange.connection.address, "a rank's news", status, body)
+        except (ControllerError, ControllerUnavailableError) as failed:
+            self._client.passes(failed, exchange.connection.address)
+            raise
 
     def overdue(self, now: float) -> list[Exchange]:
         """Take out the requests whose answer should have come; a late one would answer the next request."""
@@ -80,7 +87,14 @@ class Exchanges:
         for exchange in late:
             self.under_way.remove(exchange)
             exchange.connection.close()
+            self._client.where.useless(exchange.connection.address)
         return late
+
+    def _useless(
+        self, connection: Connection, failed: ControllerUnavailableError
+    ) -> ControllerUnavailableError:
+        self._client.where.useless(connection.address)
+        return failed
 
     def close(self) -> None:
         """Drop everything that is under way and close all connections."""

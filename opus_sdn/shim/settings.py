@@ -70,6 +70,7 @@ class ShimSettings:
     fence_s: float = FENCE_S_DEFAULT
     init_s: float = INIT_S_DEFAULT
     allow_torch: bool = False
+    replicas: tuple[Address, ...] = ()  # further controllers, of which one leads
 
 
 def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
@@ -78,9 +79,10 @@ def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
     mode = _choice(env, "OPUS_MODE", Mode, Mode.ON_DEMAND)
     if mode is Mode.OFF:
         return ShimSettings(mode, None, "", "", 0, "", allow_torch=_flag(env, "OPUS_ALLOW_TORCH"))
+    controllers = _controllers(env)
     return ShimSettings(
         mode=mode,
-        controller=_controller(env),
+        controller=controllers[0],
         job=_job(env),
         host=_host(env),
         slot=_slot(env),
@@ -96,6 +98,7 @@ def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
         fence_s=_seconds(env, "OPUS_FENCE_S", FENCE_S_DEFAULT),
         init_s=_seconds(env, "OPUS_INIT_S", INIT_S_DEFAULT),
         allow_torch=_flag(env, "OPUS_ALLOW_TORCH"),
+        replicas=controllers[1:],
     )
 
 
@@ -155,8 +158,13 @@ def _seconds(env: Mapping[str, str], variable: str, default: float) -> float:
     return seconds
 
 
-def _controller(env: Mapping[str, str]) -> Address:
+def _controllers(env: Mapping[str, str]) -> tuple[Address, ...]:
+    """One address, or those of several controllers between commas."""
     value = env.get("OPUS_CONTROLLER", "").strip()
+    return tuple(_controller(part.strip()) for part in value.split(","))
+
+
+def _controller(value: str) -> Address:
     example = "use http://HOST:PORT or https://HOST:PORT, as http://10.0.0.5:8700 or http://[fd00::5]:8700"
     if not value:
         raise SettingsError(f"OPUS_CONTROLLER: is not set; {example}, or OPUS_MODE=off to do without")

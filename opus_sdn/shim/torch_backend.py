@@ -83,7 +83,12 @@ def _enter(options: Any) -> RankJob | None:
 
 def _client(settings: ShimSettings) -> ControllerClient:
     assert settings.controller is not None
-    return ControllerClient(settings.controller, read_token(settings.token_file), settings.ca_file)
+    return ControllerClient(
+        settings.controller,
+        read_token(settings.token_file),
+        settings.ca_file,
+        others=settings.replicas,
+    )
 
 
 def _current_job() -> RankJob | None:

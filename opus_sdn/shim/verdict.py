@@ -23,6 +23,7 @@ FATAL = frozenset(
         Problem.CONTROLLER_RESTARTED,
     }
 )
+_ELSEWHERE = frozenset({Problem.STALE_START, Problem.NOT_LEADER})  # another start or controller takes it
 _ABOUT_NEWS = (404, 409, 413, 422)  # statuses of refusals that may be about one piece of news
 
 
@@ -37,7 +38,7 @@ class Verdict(Enum):
 
 def judge(refused: ControllerError, news: int) -> Verdict:
     """The verdict on a refusal of a request that carried so many pieces of news."""
-    if refused.status >= 500 or refused.status == 429 or refused.problem == Problem.STALE_START:
+    if refused.status >= 500 or refused.status == 429 or refused.problem in _ELSEWHERE:
         return Verdict.TRY_AGAIN
     if refused.problem in FATAL or refused.status not in _ABOUT_NEWS or not news:
         return Verdict.END

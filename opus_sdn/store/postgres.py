@@ -115,6 +115,22 @@ class PostgresDatabase(Database):
             isolation_level="REPEATABLE READ",
         )
 
+    def lease_engine(self, ttl_s: float) -> Engine:
+        """For the leader's lease: an answer that comes too late is as good as none.
+
+        Renewals do not wait for the disk: one that a crash of the server takes back only looks as if it had
+        been made sooner, and candidates count from what they have seen themselves.
+        """
+        limit_ms = max(100, int(ttl_s * 1000 / 3))
+        settings: Settings = {
+            "application_name": "opus-sdn-lease",
+            "synchronous_commit": "off",
+            "statement_timeout": limit_ms,
+            "lock_timeout": limit_ms,
+            "idle_in_transaction_session_timeout": limit_ms,
+        }
+        return self._engine(settings, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=True)
+
     def migration_engine(self) -> Engine:
         """Whoever comes second waits until the first has committed."""
         engine = self._engine({"application_name": "opus-sdn-migration"}, poolclass=NullPool)

@@ -72,8 +72,8 @@ class LeaseRow(Row, table=True):
     epoch: int = Field(sa_type=BIG)
     holder: str
     address: str
-    backend: int = Field(sa_type=BIG)
     renewals: int = Field(sa_type=BIG)
+    renewed_at: float = Field(sa_type=Double)
     expires_at: float = Field(sa_type=Double)
     quiet_at: float = Field(sa_type=Double)
 

@@ -18,9 +18,14 @@ from opus_sdn.store.database import Claim, Database, database_of, reason
 from opus_sdn.store.read import read_events, read_snapshot
 from opus_sdn.store.rules import Retention
 from opus_sdn.store.session import RECONNECT_S, Session
-from opus_sdn.store.writer import QUEUE_MAX, May, Writer
+from opus_sdn.store.writer import QUEUE_MAX, Writer
 
 T = TypeVar("T")
+MayStart = Callable[[Connection, int], None]
+
+
+def _always(_connection: Connection, _start: int) -> None:
+    return
 
 
 class SqlReader:
@@ -83,8 +88,10 @@ class SqlStore:
     """Implements `Store`. A new database gets its tables; an old one is upgraded by its operator first.
 
     `retention` says how much history is kept; at most `queue_max` batches wait for the disk; a lost
-    connection is tried again for `reconnect_s` seconds. Raises StoreError when the database is in use by
-    another process, has another revision, or cannot be opened.
+    connection is tried again for `reconnect_s` seconds. `may_start` is called within the transaction that
+    raises the start number, and raises a StoreError when it must not be; `started` hears the number after it.
+    Raises StoreError when the database is in use by another process, has another revision, or cannot be
+    opened.
     """
 
     def __init__(
@@ -94,8 +101,12 @@ class SqlStore:
         retention: Retention | None = None,
         queue_max: int = QUEUE_MAX,
         reconnect_s: float = RECONNECT_S,
+        may_start: MayStart | None = None,
+        started: Callable[[int], None] | None = None,
     ) -> None:
         database = database_of(url)
+        self._may_start = may_start or _always
+        self._started = started
         self._closed = False
         self._leads = False
         with ExitStack() as opened:
@@ -121,13 +132,11 @@ class SqlStore:
 
     def raise_start(self) -> int:
         """Count one more start of the controller, on disk; the number of this start."""
-        return self.take_over(lambda _connection, _start: None)
-
-    def take_over(self, may: May) -> int:
-        """As `raise_start`, unless `may`, called within the transaction, raises a StoreError."""
         self._reader.must_be_usable()
-        start = self._writer.take_over(may).result()
+        start = self._writer.take_over(self._may_start).result()
         self._leads = True
+        if self._started is not None:
+            self._started(start)
         return start
 
     def put_fabric(
@@ -186,3 +195,51 @@ class SqlStore:
 
     def _end_writer(self) -> None:
         self._writer.close(self._session.mark_clean if self._leads else None)
+
+
+class ReadOnlyStore:
+    """A `Store` of a process that does not lead: what another one writes can be read, nothing else.
+
+    Raises StoreError when the database cannot be read or has another revision. A new one gets its tables.
+    """
+
+    def __init__(self, url: str) -> None:
+        database = database_of(url)
+        if migrate.revision_of(database) is None:
+            migrate.upgrade_claimed(database)
+        fault = migrate.fault_of(database, migrate.revision_of(database))
+        if fault is not None:
+            raise StoreError(fault)
+        self._name = database.name
+        self._reader = SqlReader(database, database.claim())
+        self.snapshot = self._reader.snapshot
+        self.events = self._reader.events
+        self.fault = self._reader.fault
+
+    def raise_start(self) -> int:
+        """Never."""
+        raise self._refusal()
+
+    def put_fabric(
+        self,
+        document: str,
+        ports: tuple[tuple[str, str, str, int], ...],
+        rails: tuple[tuple[str, str], ...],
+    ) -> int:
+        """Never."""
+        raise self._refusal()
+
+    def submit(self, batch: Batch) -> Future[int]:
+        """Never."""
+        raise self._refusal()
+
+    def has_room(self) -> bool:
+        """Never."""
+        return False
+
+    def close(self, *, clean: bool = True) -> None:
+        """Let go of the connections."""
+        self._reader.close()
+
+    def _refusal(self) -> StoreError:
+        return StoreError(f"{self._name}: another process leads, this one only reads")

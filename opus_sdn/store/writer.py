@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from opus_sdn.store.apply import Applier
-from opus_sdn.store.base import CommitsLostError, StaleEpochError, StoreBusyError, StoreError
+from opus_sdn.store.base import StoreBusyError, StoreError
 from opus_sdn.store.database import Database, reason
 from opus_sdn.store.session import Session
 
@@ -134,8 +134,8 @@ class Writer:
             lost = [*group, *self._queue]
             self._queue.clear()
             what = lost[0].what if len(lost) == 1 else f"{lost[0].what} to {lost[-1].what}"
-            if isinstance(cause, StaleEpochError | CommitsLostError):
-                self._refusal = cause
+            if isinstance(cause, StoreError) and type(cause) is not StoreError:
+                self._refusal = cause  # its kind says what to do
             else:
                 remedy = "mend the cause" if isinstance(cause, StoreError) else self._remedy(cause)
                 self._refusal = StoreError(
@@ -143,6 +143,7 @@ class Writer:
                     f"any more until it is opened again: {remedy}"
                 )
             refusal = self._refusal
-        logger.error("store failed, nothing is written any more", exc_info=cause)
+        if not isinstance(cause, StoreError):
+            logger.error("store failed, nothing is written any more", exc_info=cause)
         for entry in lost:
             entry.future.set_exception(refusal)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,8 @@ def test_without_anything_given_the_documented_defaults_hold() -> None:
         "steps_kept_max": 10_000,
         "store_queue_max": 16_384,
         "store_reconnect_s": 10,
+        "leader_ttl_s": 3,
+        "advertise": None,
         "rank_body_max_bytes": 262_144,
         "operator_body_max_bytes": 33_554_432,
         "witness": False,
@@ -170,6 +174,21 @@ def test_a_missing_file_is_an_error_and_not_the_defaults(tmp_path: Path) -> None
 def test_settings_cannot_be_changed_after_they_were_checked() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().__setattr__("host", "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"leader_ttl_s": 5}, "may take 2 x leader_ttl_s + step_deadline_s = 15 s, but ranks stop"),
+        ({"step_deadline_s": 9}, "use a leader_ttl_s below 3"),
+        ({"advertise": "db.example:8700"}, "advertise: is 'db.example:8700'; use http://HOST:PORT"),
+    ],
+)
+def test_replicas_take_over_before_ranks_stop_their_work(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        load_settings(database="postgresql://opus@/opus", **given)
+    if "advertise" not in given:
+        load_settings(**given)  # one process alone has nobody to take over from it
 
 
 def test_postgresql_is_a_database_too() -> None:

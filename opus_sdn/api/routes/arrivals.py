@@ -21,6 +21,7 @@ router = APIRouter(tags=["ranks"], route_class=hot.HotRoute)
     responses=problems_of(
         Problem.MALFORMED_JSON,
         Problem.BODY_TOO_LARGE,
+        Problem.NOT_LEADER,
         Problem.NOT_READY,
         Problem.OVERLOADED,
         Problem.UNKNOWN_JOB,

@@ -77,6 +77,7 @@ async def get_fabric(request: Request, if_none_match: IfNoneMatch = None) -> Res
             Problem.PORT_IN_USE,
             Problem.PRECONDITION_FAILED,
             Problem.PRECONDITION_REQUIRED,
+            Problem.NOT_LEADER,
             Problem.NOT_READY,
         ),
     },

@@ -38,6 +38,7 @@ router = APIRouter(tags=["groups"])
 _CHECK_IN = (
     Problem.MALFORMED_JSON,
     Problem.BODY_TOO_LARGE,
+    Problem.NOT_LEADER,
     Problem.NOT_READY,
     Problem.OVERLOADED,
     Problem.UNKNOWN_JOB,

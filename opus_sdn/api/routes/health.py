@@ -1,7 +1,8 @@
-"""Whether the process lives, and whether it grants."""
+"""Whether the process lives, and whether it grants, or knows who does."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -32,7 +33,7 @@ async def get_liveness() -> LiveDocument:
 @router.get(
     "/readyz",
     operation_id="get_readiness",
-    summary="The controller grants",
+    summary="The controller grants, or says who does",
     response_model=ReadyDocument,
     responses=problems_of(Problem.NOT_READY),
 )
@@ -42,20 +43,26 @@ async def get_readiness(
         str | None, Query(max_length=5, description="Present: list every check, not only those that fail")
     ] = None,
 ) -> Response:
-    """503 while switches are being read, after the store has failed, and while stopping.
+    """503 while switches are being read, after the store has failed, while its schema is not that of this
+    program, while no replica leads, and while stopping.
 
     A switch in trouble is listed, but does not make the controller unready: the others go on.
     """
     runtime = runtime_of(request)
-    ready = runtime.phase is Phase.READY
+    fault = await asyncio.to_thread(runtime.store.fault)
+    deciding = runtime.phase is Phase.READY
+    ready = fault is None and (deciding or (runtime.phase is Phase.FOLLOWING and runtime.leader is not None))
+    found = {**runtime.checks(), "database": fault}
     checks = [
         CheckDocument(name=name, ok=wrong is None, detail=wrong)
-        for name, wrong in runtime.checks().items()
+        for name, wrong in found.items()
         if wrong is not None or verbose is not None
     ]
     start = runtime.engine.state.start
     if ready:
-        document = ReadyDocument(ready=True, start=start, checks=checks)
+        document = ReadyDocument(
+            ready=True, start=start, leads=deciding, leader=runtime.leader, checks=checks
+        )
         return Response(document.model_dump_json(), media_type="application/json")
     return problems.response(
         Problem.NOT_READY,

@@ -31,7 +31,13 @@ from opus_sdn.reconciler.runtime import Runtime
 
 router = APIRouter(tags=["jobs"])
 
-_BODY = (Problem.MALFORMED_JSON, Problem.BODY_TOO_LARGE, Problem.NOT_READY, Problem.OVERLOADED)
+_BODY = (
+    Problem.MALFORMED_JSON,
+    Problem.BODY_TOO_LARGE,
+    Problem.NOT_LEADER,
+    Problem.NOT_READY,
+    Problem.OVERLOADED,
+)
 _STALE = (Problem.UNKNOWN_JOB, Problem.STALE_INCARNATION)
 
 
