@@ -62,7 +62,7 @@ def derive_hints(finished: list[list[int | None]]) -> Hints:
             if kind is None:
                 continue
             if kind != last_kind:
-                of_rank[last_index] = (*of_rank.get(last_index, ()), kind)
+                of_rank[last_index] = (kind,)
             last_kind, last_index = kind, index
         hints[rank] = of_rank
     return hints

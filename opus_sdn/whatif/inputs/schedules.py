@@ -42,6 +42,20 @@ class Schedules:
         """The pipeline stage of a rank: ranks of a stage are contiguous."""
         return rank * self.stages // self.ranks if self.stages else 0
 
+    def collapsed(self) -> Schedules:
+        """One topology with every link of all of them, each at its largest bandwidth."""
+        merged: dict[tuple[int, ...], Row] = {}
+        rows: list[Row] = []
+        for source in range(self.ranks):
+            distinct = {id(topology[source]): topology[source] for topology in self.topologies}
+            key = tuple(distinct)
+            if key not in merged:
+                merged[key] = (
+                    tuple(map(max, *distinct.values())) if len(distinct) > 1 else self.topologies[0][source]
+                )
+            rows.append(merged[key])
+        return Schedules((tuple(rows),))
+
     def bandwidth(self, topology: int, source: int, destination: int) -> float:
         """GB/s from one rank to another."""
         return self.topologies[topology][source][destination]

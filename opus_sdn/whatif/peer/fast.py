@@ -1,0 +1,505 @@
+"""The published model with one event for each operation: rings are solved, not replayed.
+
+Where two things happen in one nanosecond and their order cannot be told, it raises UnknownOrderError, and
+the exact engine has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Any
+
+from opus_sdn.whatif.peer.hang import cannot_finish
+from opus_sdn.whatif.peer.order import Chain, UnknownOrderError
+from opus_sdn.whatif.peer.ranks import Ranks
+from opus_sdn.whatif.peer.solve import Solution, Solver
+from opus_sdn.whatif.peer.uses import Change, Due, Falling, Link, MessageUse, RingUse
+from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, START, Flight, Free, Pulse, Root, Wire
+from opus_sdn.whatif.result import Result
+from opus_sdn.whatif.rings import flight_ns
+from opus_sdn.whatif.scenario import Scenario
+
+_AT_ONCE: Chain = (0, None)
+
+
+class FastEngine(Ranks):
+    """Replays a scenario. `solver` may be shared by replays one after another."""
+
+    def __init__(self, scenario: Scenario, solver: Solver | None = None, *, spans: bool = False) -> None:
+        super().__init__(scenario, spans=spans)
+        self._solver = solver or Solver()
+        self._endpoint = scenario.system.endpoint_delay_ns
+        if self._endpoint < 1:
+            raise UnknownOrderError("without an endpoint delay everything happens at once")
+        self._n = len(self.trace.ranks)
+        # What will happen: (order, number, rank, position, use, version of the use) at each time.
+        self._agenda: dict[int, list[tuple[Any, ...]]] = {}
+        self._times: list[int] = []
+        self._number = 0
+        self._links: dict[int, Link] = {}
+        self._installed = 0
+        self._change: Change | None = None
+        self._changed: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._flights: dict[tuple[int, float], tuple[int, int]] = {}
+        self._rings_begun: dict[int, dict[int, int]] = {}
+        self._open_rings: dict[tuple[int, int], RingUse] = {}
+        self._active: dict[RingUse | MessageUse, None] = {}
+        self._part: list[tuple[RingUse, int] | None] = [None] * self._n
+        self._compute_end = [0] * self._n
+        self._places = [{rank: place for place, rank in enumerate(g.ranks)} for g in self.trace.groups]
+        self._arrived: dict[tuple[int, ...], int] = {}
+        self._posted: dict[tuple[int, ...], list[int]] = {}
+        self._compute_orders: dict[int, Chain] = {}
+        # While a drain lasts: how many links must fall free, since when, and which have.
+        self._needed = 0
+        self._since = 0
+        self._fallen: list[int] = []
+        self._untouched = 0  # links that nobody has used, and that are busy for the nanosecond after a change
+        self._drain_known = True
+        self._drained_at: int | None = None
+
+    def run(self) -> Result:
+        """The whole step. Raises UnknownOrderError where the exact engine has to be asked."""
+        try:
+            self._install()
+            for rank in range(self._n):
+                self.schedule(rank)
+            while True:
+                self._go_on()
+                before = self._number
+                self.now = max(self.now, self._last_event())
+                for _ in range(2):
+                    for rank in range(self._n):
+                        self.schedule(rank)
+                if self._number == before:
+                    break
+        except (TypeError, RecursionError) as error:
+            if isinstance(error, TypeError) and "not supported between instances of" not in str(error):
+                raise
+            raise UnknownOrderError("two events of one nanosecond have histories of unequal depth") from error
+        if any(self.left):
+            raise cannot_finish(self)
+        return self.result()
+
+    def _go_on(self) -> None:
+        agenda, times = self._agenda, self._times
+        while True:
+            if self.control.draining:
+                if not self._drain_known:
+                    self._drained_at = self._find_drain()
+                    self._drain_known = True
+                drained = self._drained_at
+                if drained is not None and (not times or drained <= times[0]):
+                    if times and drained == times[0]:
+                        raise UnknownOrderError("a drain ends in the nanosecond of another event")
+                    self.now = drained
+                    self._install()
+                    continue
+            if not times:
+                return
+            self.now = now = heappop(times)
+            due = agenda[now]
+            if len(due) > 1:
+                due.sort()
+            for _, _, rank, position, use, ending in due:  # grows by what happens at once
+                if use is None:
+                    self.complete(rank, position)
+                else:
+                    self._end(use, rank, position, ending)
+            del agenda[now]
+
+    def _put(
+        self,
+        time: int,
+        order: Chain,
+        number: int,
+        rank: int,
+        position: int,
+        use: RingUse | MessageUse | None = None,
+        ending: Due | None = None,
+    ) -> None:
+        due = self._agenda.get(time)
+        entry = (order, number, rank, position, use, ending)
+        if due is None:
+            self._agenda[time] = [entry]
+            heappush(self._times, time)
+        else:
+            due.append(entry)
+
+    # What the scheduler begins.
+
+    def begin_compute(self, rank: int, position: int, duration: int) -> None:
+        order = self._compute_orders.get(duration)
+        if order is None:
+            if duration == 0:
+                raise UnknownOrderError("a computation takes less than a nanosecond")
+            order = self._compute_orders[duration] = self._solver.chains.link((-duration,), None)
+        self._number += 1
+        end = self._compute_end[rank] = self.now + duration
+        self._put(end, order, self._number, rank, position)
+        part = self._part[rank]
+        if part is not None:
+            use, member = part
+            use.computed[member].append(end)
+            if use.solution is not None:
+                self._refuse_shared_tick(use, use.solution, member, end)
+
+    def begin_collective(self, rank: int, position: int, group: int) -> None:
+        members = self.trace.groups[group].ranks
+        ring = self.ring(rank, position, len(members))
+        self._number += 1
+        if len(members) == 1:
+            raise UnknownOrderError("a collective of one member has timers only")
+        begun = self._rings_begun.setdefault(group, {})
+        number = begun[rank] = begun.get(rank, 0) + 1
+        use = self._open_rings.get((group, number))
+        if use is None:
+            use = self._open_rings[group, number] = self._ring_use(ring, members)
+        elif use.ring != ring:
+            raise UnknownOrderError("members of a group run collectives of different sizes together")
+        member = self._places[group][rank]
+        link = self._link(rank, members[(member + 1) % len(members)])
+        self._take(link, use)
+        use.links[member] = link
+        use.starts[member], use.numbers[member], use.positions[member] = self.now, self._number, position
+        use.busy[member], use.frees[member] = link.busy, list(link.frees)
+        use.epochs[member] = len(use.changes)
+        use.computed[member] = [self._compute_end[rank]]
+        use.base = min(use.base, self.now)
+        use.begun += 1
+        self._part[rank] = (use, member)
+        self._drain_known = False
+        if use.begun == len(members):
+            del self._open_rings[group, number]
+            self._solve(use)
+
+    def _ring_use(self, ring: Any, members: tuple[int, ...]) -> RingUse:
+        n = len(members)
+        use = RingUse(
+            ring=ring,
+            members=members,
+            links=[None] * n,
+            starts=[NEVER] * n,
+            numbers=[0] * n,
+            positions=[0] * n,
+            busy=[False] * n,
+            frees=[[] for _ in range(n)],
+            epochs=[0] * n,
+            computed=[[] for _ in range(n)],
+            done=[False] * n,
+            due=[None] * n,
+            topologies=[self._installed],
+            left=n,
+        )
+        self._active[use] = None
+        return use
+
+    def begin_send(self, rank: int, position: int, peer: int) -> None:
+        self._number += 1
+        link = self._link(rank, peer)
+        size = self.programs[rank].graph.operations[position].size
+        use = MessageUse(
+            rank, position, peer, size, link, self.now, self._number, False, [], [self._installed]
+        )
+        self._take(link, use)
+        use.busy, use.frees = link.busy, list(link.frees)
+        self._active[use] = None
+        self._drain_known = False
+        self._fly(use)
+
+    def begin_receive(self, rank: int, position: int, peer: int) -> None:
+        key = self._message_key(rank, position, peer, rank)
+        if self._arrived.get(key):
+            self._arrived[key] -= 1
+            self._number += 1
+            self._put(self.now, _AT_ONCE, self._number, rank, position)
+        else:
+            self._posted.setdefault(key, []).append(position)
+
+    def begin_move(self) -> None:
+        self._since = self.now
+        self._fallen = []
+        self._needed = self._count_busy()
+        self._drain_known = False
+        if not self._needed:
+            if any(free.time == self.now for link in self._links.values() for free in link.frees):
+                raise UnknownOrderError("a link falls free in the nanosecond of a request")
+            self._install()
+
+    def _message_key(self, rank: int, position: int, source: int, destination: int) -> tuple[int, ...]:
+        size = self.programs[rank].graph.operations[position].size
+        return self.trace.ranks[rank].tags[position], source, destination, size
+
+    # Rings and messages.
+
+    def _solve(self, use: RingUse) -> None:
+        solution = use.solution = self._solver.solve(self._puzzle(use))
+        for member, rank in enumerate(use.members):
+            if use.done[member]:
+                continue
+            place = solution.place(member)
+            for end in use.computed[member]:
+                self._refuse_shared_tick(use, solution, member, end)
+            end = solution.ends[place]
+            if end == NEVER:
+                use.due[member] = None
+                continue
+            chain, root = solution.chains[place], solution.roots[place]
+            rotating = solution.rotating
+            order = use.order(self._solver.chains, member, chain, root, rotating=rotating)
+            ending = Due(use.base + end, *order)
+            if ending != use.due[member]:
+                use.due[member] = ending
+                self._put(*ending, rank, use.positions[member], use, ending)
+
+    def _puzzle(self, use: RingUse) -> Any:
+        flights = {}
+        for member, link in enumerate(use.links):
+            if link is not None:
+                seen = use.topologies[use.epochs[member] :]
+                flights[member] = [self._flight(use.ring.size, topology, link) for topology in seen]
+        return use.puzzle(self._endpoint, flights)
+
+    def _refuse_shared_tick(self, use: RingUse, solution: Solution, member: int, end: int) -> None:
+        if end - use.base in solution.ticks[solution.place(member)]:
+            raise UnknownOrderError("a computation ends in the nanosecond of another timer of its rank")
+
+    def _fly(self, use: MessageUse) -> None:
+        base = use.time
+        frees = [
+            Free(free.time - base, free.inserted - base, None, (LINK, 0, index))
+            for index, free in enumerate(use.frees)
+        ]
+        link = use.link
+        flights = tuple([self._flight(use.size, topology, link) for topology in use.topologies])
+        pulses = tuple(
+            [
+                Pulse(change.time - base, change.free(link.source, link.destination) - base)
+                for change in use.changes
+            ]
+        )
+        wire = use.wire = Wire(self._solver.chains, 0, use.busy, frees, flights, pulses)
+        start, flight, chain, root = wire.send(0, None, None, (START, 0, 0))
+        if start == NEVER:
+            use.due = None
+            return
+        order = self._message_order(use, self._solver.chains.link((-flight,), chain), root)
+        ending = Due(base + start + flight, *order)
+        if ending != use.due:
+            use.due = ending
+            self._put(*ending, use.rank, use.position, use, ending)
+
+    def _message_order(self, use: MessageUse, chain: Chain | None, root: Root) -> tuple[Chain, int]:
+        kind, _, index = root
+        if kind == LINK:
+            return self._solver.chains.graft(chain, use.frees[index].order), use.frees[index].number
+        assert chain is not None  # an event of this use: something put it in
+        if kind == PULSE:
+            number = use.changes[index].event_number(use.link.source, use.link.destination)
+            return chain, number
+        return chain, use.number
+
+    def _end(self, use: RingUse | MessageUse, rank: int, position: int, ending: Due | None) -> None:
+        if isinstance(use, RingUse):
+            part = self._part[rank]
+            if part is not None and part[0] is use and use.due[part[1]] is ending:
+                self._end_ring(use, part[1], rank, position)
+        elif use.due is ending:
+            self._end_message(use, rank, position)
+
+    def _end_ring(self, use: RingUse, member: int, rank: int, position: int) -> None:
+        solution, link, chains = use.solution, use.links[member], self._solver.chains
+        assert solution is not None
+        assert link is not None
+        rotating = solution.rotating
+        wire = solution.wires[solution.place(member)]
+        frees = [use.order(chains, member, free.chain, free.root, rotating=rotating) for free in wire.frees]
+        self._release_link(link, use.base, wire, frees)
+        self._part[rank] = None
+        use.done[member] = True
+        use.left -= 1
+        if not use.left:
+            del self._active[use]
+        self.complete(rank, position)
+
+    def _end_message(self, use: MessageUse, rank: int, position: int) -> None:
+        wire = use.wire
+        assert wire is not None
+        wire.finish(self.now - use.time)
+        frees = [self._message_order(use, free.chain, free.root) for free in wire.frees]
+        self._release_link(use.link, use.time, wire, frees)
+        del self._active[use]
+        use.due = None
+        key = self._message_key(rank, position, rank, use.peer)
+        posted = self._posted.get(key)
+        receiver = posted.pop(0) if posted else None
+        if receiver is None:
+            self._arrived[key] = self._arrived.get(key, 0) + 1
+        self.complete(rank, position)
+        if receiver is not None:
+            self.complete(use.peer, receiver)
+
+    # Links.
+
+    def _link(self, source: int, destination: int) -> Link:
+        key = source * self._n + destination
+        link = self._links.get(key)
+        if link is None:
+            link = self._links[key] = Link(source, destination)
+            if self._change is not None and self.now <= self._change.time + 1:
+                link.change(self._change)
+                if self._untouched:
+                    self._untouched -= 1
+        return link
+
+    def _take(self, link: Link, use: RingUse | MessageUse) -> None:
+        if link.user is not None:
+            raise UnknownOrderError("two operations use one link")
+        past = link.settle(self.now)
+        if self.control.draining:
+            self._fallen += [time for time in past if time > self._since]
+        link.user = use
+
+    def _release_link(self, link: Link, base: int, wire: Wire, orders: list[tuple[Chain, int]]) -> None:
+        link.user = None
+        link.busy = wire.busy
+        link.frees = [
+            Falling(base + free.time, base + free.inserted, *order)
+            for free, order in zip(wire.frees, orders, strict=True)
+        ]
+        if self.control.draining:
+            self._fallen += [base + time for time in wire.idles if base + time > self._since]
+
+    def _flight(self, size: int, topology: int, link: Link) -> Flight:
+        bandwidth = self.scenario.schedules.topologies[topology][link.source][link.destination]
+        if bandwidth <= 0:
+            return None
+        key = (size, bandwidth)
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = flight_ns(size, bandwidth, self.scenario.latency_ns)
+        return flight
+
+    # Changes of topology.
+
+    def _count_busy(self) -> int:
+        """How many of all links are busy now."""
+        now = self.now
+        count = 0
+        for link in self._links.values():
+            if link.user is None:
+                link.settle(now)
+                if link.frees and link.frees[0].time == now:
+                    raise UnknownOrderError("a link falls free in the nanosecond of a request")
+                count += link.busy
+        for link, base, wire, at_first in self._wires():
+            if base == now and isinstance(link.user, MessageUse) and wire.marks[-1:] == [0]:
+                count += 1  # sent in this very nanosecond, and before this request: it is known already
+            else:
+                count += wire.busy_at(now - base, at_first)
+        self._untouched = 0
+        change = self._change
+        if change is not None and now <= change.time + 1:
+            if now > change.time:
+                raise UnknownOrderError("links fall free in the nanosecond of a request")
+            self._untouched = self._n * (self._n - 1) - len(self._links)
+        return count + self._untouched
+
+    def _wires(self) -> Iterator[tuple[Link, int, Wire, bool]]:
+        """Each link in use, with the time its wire counts from, and whether it was busy when it was taken."""
+        for use in self._active:
+            if isinstance(use, MessageUse):
+                assert use.wire is not None
+                use.wire.finish(NEVER)
+                yield use.link, use.time, use.wire, use.busy
+                continue
+            detail = self._solver.detail(self._puzzle(use))
+            for member, link in enumerate(use.links):
+                if link is not None and not use.done[member]:
+                    yield link, use.base, detail.wires[member], use.busy[member]
+
+    def _find_drain(self) -> int | None:
+        """When as many links have fallen free as were busy; None: not before something else happens."""
+        since = self._since
+        fallen = list(self._fallen)
+        where = [
+            (link, [free.time for free in link.frees if free.time > since])
+            for link in self._links.values()
+            if link.user is None
+        ]
+        where += [
+            (link, [base + time for time in wire.fallen_after(since - base)])
+            for link, base, wire, _ in self._wires()
+        ]
+        for _, times in where:
+            fallen += times
+        if self._untouched:
+            assert self._change is not None
+            fallen += [self._change.time + 1] * self._untouched
+        fallen.sort()
+        if len(fallen) < self._needed:
+            return None
+        end = fallen[self._needed - 1]
+        if len(fallen) > self._needed and fallen[self._needed] == end:
+            # More fall free in that nanosecond, and those after the last counted see the new topology. Where
+            # that is the old one for them, falling free a nanosecond early is no difference.
+            before = self.scenario.schedules.topologies[self._installed]
+            after = self.scenario.schedules.topologies[self.control.topology]
+            for link, times in where:
+                a, b = link.source, link.destination
+                if end in times and before[a][b] != after[a][b]:
+                    raise UnknownOrderError("a drain ends while more links fall free in one nanosecond")
+        return end
+
+    def _install(self) -> None:
+        """The new topology comes: every link is made busy, and operations on them take another course."""
+        topologies = self.scenario.schedules.topologies
+        now, old, new = self.now, self._installed, self.control.topology
+        late = int(now + self.scenario.delay_ns + 1)
+        self.control.draining = False
+        self._untouched = 0
+        self._installed = new
+        change = self._change = Change(now, late, self._number + 1, topologies[old], topologies[new])
+        self._number += self._n * self._n
+        for source, destination in self._differences(old, new):
+            key = source * self._n + destination
+            if key not in self._links:
+                self._links[key] = Link(source, destination)
+        for link in self._links.values():
+            if link.user is None:
+                link.settle(now + 1)
+                link.change(change)
+        for use in self._active:
+            use.changes.append(change)
+            use.topologies.append(new)
+            if isinstance(use, MessageUse):
+                self._fly(use)
+            elif use.begun == len(use.members):
+                self._solve(use)
+
+    def _differences(self, old: int, new: int) -> list[tuple[int, int]]:
+        """The links whose bandwidth differs between two topologies."""
+        found = self._changed.get((old, new))
+        if found is None:
+            before, after = self.scenario.schedules.topologies[old], self.scenario.schedules.topologies[new]
+            found = self._changed[old, new] = [
+                (source, destination)
+                for source, (a, b) in enumerate(zip(before, after, strict=True))
+                if a is not b
+                for destination in range(self._n)
+                if a[destination] != b[destination] and source != destination
+            ]
+        return found
+
+    def _last_event(self) -> int:
+        """When the last thing happens that is known of, links falling free included."""
+        times = [free.time for link in self._links.values() if link.user is None for free in link.frees]
+        if self._change is not None:
+            times.append(self._change.time + 1)
+        times += [base + wire.last_event() for _, base, wire, _ in self._wires()]
+        for use in self._active:
+            if isinstance(use, RingUse):
+                detail = self._solver.detail(self._puzzle(use))
+                times += [use.base + max(t for t in (*found, 0) if t != NEVER) for found in detail.ticks]
+        return max(times)

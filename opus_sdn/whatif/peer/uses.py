@@ -1,0 +1,181 @@
+"""Who uses which link: links between uses, rings, messages, and changes of topology as all of them see
+those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from opus_sdn.whatif.inputs.schedules import Row
+from opus_sdn.whatif.peer.order import Chain, Chains, UnknownOrderError
+from opus_sdn.whatif.peer.solve import Found, Puzzle, Solution
+from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, Pulse, Root, Wire
+from opus_sdn.whatif.rings import Ring
+
+
+class Falling(NamedTuple):
+    """A link falls free at `time`, by an event put into the queue at `inserted`; `order`, `number`: its
+    place there.
+    """
+
+    time: int
+    inserted: int
+    order: Chain
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """A change of topology at `time`: every link is free again 1 ns later, a changed one after the delay."""
+
+    time: int
+    late: int
+    number: int  # of the event that frees link 0 -> 0; the others follow in order
+    before: tuple[Row, ...]
+    after: tuple[Row, ...]
+
+    def free(self, source: int, destination: int) -> int:
+        """When a link is free again."""
+        same = self.before[source][destination] == self.after[source][destination]
+        return self.time + 1 if same else self.late
+
+    def event_number(self, source: int, destination: int) -> int:
+        """The number of the event that frees a link."""
+        return self.number + source * len(self.before) + destination
+
+
+class Link:
+    """A link that somebody has used or that has changed. `user` has it now; without one, `busy` and `frees`
+    hold.
+    """
+
+    __slots__ = ("busy", "destination", "frees", "source", "user")
+
+    def __init__(self, source: int, destination: int) -> None:
+        self.source, self.destination = source, destination
+        self.busy = False
+        self.frees: list[Falling] = []
+        self.user: RingUse | MessageUse | None = None
+
+    def settle(self, now: int) -> list[int]:
+        """Take in the frees before `now`, and return their times."""
+        past = 0
+        while past < len(self.frees) and self.frees[past].time < now:
+            past += 1
+        if not past:
+            return []
+        times = [free.time for free in self.frees[:past]]
+        del self.frees[:past]
+        self.busy = False
+        return times
+
+    def change(self, change: Change) -> None:
+        """The link is made busy and will be free again."""
+        self.busy = True
+        time = change.free(self.source, self.destination)
+        if any(free.time == time for free in self.frees):
+            raise UnknownOrderError("a link falls free twice in one nanosecond")
+        number = change.event_number(self.source, self.destination)
+        self.frees.append(Falling(time, change.time, (change.time - time, None), number))
+        self.frees.sort()
+
+    def found(self, base: int) -> Found:
+        """The link as the next user finds it, times relative to `base`."""
+        return self.busy, tuple([(free.time - base, free.inserted - base) for free in self.frees])
+
+
+class Due(NamedTuple):
+    """An end on the agenda. What is there and no longer its use's `due` has been put off."""
+
+    time: int
+    order: Chain
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class RingUse:
+    """A collective: the n-th of its group, between all its members. Lists have an entry for each member."""
+
+    ring: Ring
+    members: tuple[int, ...]
+    links: list[Link | None]
+    starts: list[int]
+    numbers: list[int]
+    positions: list[int]
+    busy: list[bool]
+    frees: list[list[Falling]]
+    epochs: list[int]  # how many changes had come before the member's start
+    computed: list[list[int]]  # when computations beside it end, which share the rank's timers
+    done: list[bool]
+    due: list[Due | None]  # when and in which order each member ends, as put on the agenda last
+    topologies: list[int]  # which holds between the changes
+    changes: list[Change] = field(default_factory=list)
+    begun: int = 0
+    left: int = 0
+    base: int = NEVER
+    solution: Solution | None = None
+
+    def order(
+        self, chains: Chains, member: int, chain: Chain | None, root: Root, *, rotating: bool
+    ) -> tuple[Chain, int]:
+        """The order of an event from its chain and root in the solution."""
+        kind, place, index = root
+        if rotating:
+            place = (member - place) % len(self.members)
+        if kind == LINK:
+            free = self.frees[place][index]
+            return chains.graft(chain, free.order), free.number
+        assert chain is not None  # an event of this use: something put it in
+        if kind == PULSE:
+            link = self.links[place]
+            assert link is not None
+            change = self.changes[self.epochs[place] + index]
+            return chain, change.event_number(link.source, link.destination)
+        return chain, self.numbers[place]
+
+    def puzzle(self, endpoint_ns: int, flights: dict[int, list[tuple[int, int] | None]]) -> Puzzle:
+        """What decides the ends; `flights[member]` holds between the changes since its start."""
+        base = self.base
+        links: list[Found] = []
+        pulses: list[tuple[Pulse, ...]] = []
+        for member, link in enumerate(self.links):
+            falling = self.frees[member]
+            links.append(
+                (self.busy[member], tuple([(free.time - base, free.inserted - base) for free in falling]))
+            )
+            seen = self.changes[self.epochs[member] :] if link is not None else []
+            pulses.append(
+                tuple(
+                    Pulse(change.time - base, change.free(link.source, link.destination) - base)
+                    for change in seen
+                    if link is not None
+                )
+            )
+        return Puzzle(
+            self.ring,
+            endpoint_ns,
+            tuple([start - base if start != NEVER else NEVER for start in self.starts]),
+            tuple(links),
+            tuple([tuple(flights.get(member, ())) for member in range(len(self.members))]),
+            tuple(pulses),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class MessageUse:
+    """A message from one rank to another."""
+
+    rank: int
+    position: int
+    peer: int
+    size: int
+    link: Link
+    time: int
+    number: int
+    busy: bool
+    frees: list[Falling]
+    topologies: list[int]
+    changes: list[Change] = field(default_factory=list)
+    due: Due | None = None
+    wire: Wire | None = None
