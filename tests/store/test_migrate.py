@@ -70,7 +70,7 @@ def test_a_database_with_content_goes_up_down_and_up_and_keeps_it_all(url: str, 
     store = open_sql()
     assert [store.raise_start(), store.raise_start()] == [1, 2]
     store.put_fabric("one", (("h0:0:0", "r0", "sw0", 0),), (("r0", "sw0"),))
-    for made in World(5).batches(150):
+    for made in World(6).batches(150):
         store.submit(made).result(timeout=60)
     before = store.snapshot()
     store.close()
