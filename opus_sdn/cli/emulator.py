@@ -67,6 +67,12 @@ def polatis(
         str | None, typer.Option(metavar="FILE", help="Fabric file: watch the traffic that its ranks report.")
     ] = None,
     switch: Annotated[str, typer.Option(help="Which switch of that fabric this is.")] = "",
+    nics: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Have that fabric's NICs: their links as files in DIR.")
+    ] = None,
+    link_up_ms: Annotated[
+        float | None, typer.Option(help="What a NIC takes from light to link, milliseconds; 0 by default.")
+    ] = None,
     ready_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the addresses to FILE, as JSON, when it listens."),
@@ -86,6 +92,7 @@ def polatis(
         "firmware": firmware,
         "switch_ms": switch_ms,
         "control_ms": control_ms,
+        "link_up_ms": link_up_ms,
     }
     try:
         declared = read_mapping(config) if config is not None else {}
@@ -103,8 +110,10 @@ def polatis(
         )
     except (EmulatorFileError, FlashError) as wrong:
         raise CliError(str(wrong), ExitCode.USAGE) from None
-    watched = read_fabric(fabric).build() if fabric is not None else None
-    asyncio.run(_serve(device, ill, watched, switch, ready_file))
+    if nics is not None and fabric is None:
+        raise CliError("--nics needs --fabric, which says which NIC is where", ExitCode.USAGE)
+    cabling = read_fabric(fabric).build() if fabric is not None else None
+    asyncio.run(_serve(device, ill, cabling, switch, nics, ready_file))
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -123,7 +132,12 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 async def _serve(
-    device: PolatisEmulator, faults: Faults, fabric: Fabric | None, switch: str, ready_file: Path | None
+    device: PolatisEmulator,
+    faults: Faults,
+    fabric: Fabric | None,
+    switch: str,
+    nics: Path | None,
+    ready_file: Path | None,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -134,9 +148,11 @@ async def _serve(
         await device.set_faults(faults)
         if fabric is not None:
             await device.watch_traffic(fabric, switch)
+        if fabric is not None and nics is not None:
+            device.plug_nics(fabric, nics, switch)
     except OSError as failed:
         await device.stop()
-        raise CliError(f"cannot listen: {failed}; use other ports, or 0 for free ones") from None
+        raise CliError(f"cannot listen, or not write: {failed}; ports of 0 take free ones") from None
     except ValueError as wrong:
         await device.stop()
         raise CliError(f"--switch: {wrong}", ExitCode.USAGE) from None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
 from opus_sdn.drivers.polatis_emulator import Faults, ForeignWriter, PolatisEmulator, ReplyKind
+from opus_sdn.fabric_file import parse_fabric
+from opus_sdn.intent.fabric import Fabric
 from tests.emulator.clients import (
     PAIRS,
     SILENCE_S,
@@ -277,6 +281,44 @@ async def no_monitors(emulator: PolatisEmulator, restconf: Restconf, tl1: Tl1) -
     assert (await restconf.ask("GET", OPM)).status_code == 204
     assert (await restconf.ask("GET", f"{OPM}/port=9")).status_code == 404
     assert await tl1.denied("RTRV-PORT-POWER::9:1:;") == ("ENEQ", "No power monitors")
+
+
+def two_hosts() -> Fabric:
+    """Two hosts with one NIC port each, on positions 0 and 1."""
+    return parse_fabric(
+        """
+{version: 1, hosts: [h0, h1], gpus_per_host: 1, ports_per_gpu: 1, circuit: duplex,
+ switches: [{name: ocs, driver: emulated, size: 8, layout: sided}],
+ rails: [{name: rail0, slots: [0], switch: ocs, first_port: 0}]}""",
+        "test",
+    ).build()
+
+
+async def link_of(host: str, folder: Path, *, up: bool) -> None:
+    """Wait until this NIC's link is as wanted."""
+    file = folder / host / "class/net/nic0p0/carrier"
+    await until(lambda: file.read_text() == ("1\n" if up else "0\n"))
+
+
+@check
+async def link_up_ms(emulator: PolatisEmulator, restconf: Restconf, tl1: Tl1) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        await emulator.set_faults(link_up_ms=60_000.0)
+        emulator.plug_nics(two_hosts(), Path(folder))
+        await asyncio.sleep(SILENCE_S)
+        await link_of("h0", Path(folder), up=False)
+        await emulator.set_faults(link_up_ms=None)
+        await link_of("h0", Path(folder), up=True)
+
+
+@check
+async def dead_links(emulator: PolatisEmulator, restconf: Restconf, tl1: Tl1) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        emulator.plug_nics(two_hosts(), Path(folder))
+        await link_of("h1", Path(folder), up=True)
+        await emulator.set_faults(dead_links=("h1:0:0",))
+        await link_of("h1", Path(folder), up=False)
+        await link_of("h0", Path(folder), up=True)
 
 
 @check

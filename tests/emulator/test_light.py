@@ -170,7 +170,7 @@ def armed(*, single: bool = False) -> AlarmSetting:
 def test_an_alarm_fires_on_the_crossing_and_clears_when_light_is_back() -> None:
     async def main() -> None:
         ocs = device(initial=((1, 9),))
-        ocs.alarms.settings[9] = armed()
+        ocs.alarms.arm(9, armed())
         await ocs.set_ports(ADMIN, disable=(1,))
         await asyncio.sleep(1.0)
         assert list(ocs.alarms.active) == [9]
@@ -182,11 +182,25 @@ def test_an_alarm_fires_on_the_crossing_and_clears_when_light_is_back() -> None:
     run_virtual(main)
 
 
+def test_light_that_gets_too_faint_is_a_crossing_too() -> None:
+    async def main() -> None:
+        ocs = device(initial=((1, 9),))
+        ocs.alarms.arm(9, armed())
+        ocs.set_faults(Faults(extra_loss_db={1: 18.0}))
+        await asyncio.sleep(1.0)
+        assert not ocs.alarms.active
+        ocs.set_faults(Faults(extra_loss_db={1: 20.0}))
+        await asyncio.sleep(1.0)
+        assert list(ocs.alarms.active) == [9]
+
+    run_virtual(main)
+
+
 def test_a_port_that_is_armed_when_already_dark_raises_no_alarm() -> None:
     async def main() -> None:
         ocs = device(initial=((1, 9),))
         await ocs.set_ports(ADMIN, disable=(1,))
-        ocs.alarms.settings[9] = armed()
+        ocs.alarms.arm(9, armed())
         await asyncio.sleep(60.0)
         assert not ocs.alarms.history
 
@@ -196,7 +210,7 @@ def test_a_port_that_is_armed_when_already_dark_raises_no_alarm() -> None:
 def test_a_single_alarm_disarms_itself() -> None:
     async def main() -> None:
         ocs = device(initial=((1, 9),))
-        ocs.alarms.settings[9] = armed(single=True)
+        ocs.alarms.arm(9, armed(single=True))
         for _ in range(2):
             await ocs.set_ports(ADMIN, disable=(1,))
             await asyncio.sleep(1.0)
@@ -213,7 +227,7 @@ def test_a_switching_time_of_25_ms_is_an_alarm_only_for_detectors_that_average_o
 ) -> None:
     async def main() -> None:
         ocs = device(initial=((1, 9), (2, 10)))
-        ocs.alarms.settings[9] = armed()
+        ocs.alarms.arm(9, armed())
         ocs.alarms.averaging[9] = averaging
         await ocs.write(ADMIN, Edit(((2, 9), (1, 10))))
         await asyncio.sleep(5.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from opus_sdn.drivers.polatis_emulator import PolatisEmulator
 from opus_sdn.fabric_file import parse_fabric
 from opus_sdn.intent.fabric import Fabric
-from tests.emulator.clients import asynchronous, switch
+from tests.emulator.clients import asynchronous, switch, until
 
 
 def fabric(layout: str = "sided", circuit: str = "duplex", size: int = 32) -> Fabric:
@@ -128,3 +129,29 @@ async def test_a_fabric_that_does_not_fit_the_device_is_refused() -> None:
             await emulator.watch_traffic(fabric("any_to_any", "bidirectional"))
         with pytest.raises(ValueError, match="right would be one of the fabric's: ocs"):
             await emulator.watch_traffic(fabric(), "other")
+
+
+def links(folder: Path) -> dict[str, bool]:
+    """What the files say of the links, by host and NIC port."""
+    return {
+        f"{file.parts[-5]}:{file.parts[-2]}": file.read_text() == "1\n" for file in folder.rglob("carrier")
+    }
+
+
+@asynchronous
+async def test_a_link_comes_up_some_time_after_the_light_and_goes_with_it(tmp_path: Path) -> None:
+    async with switch("32x32", link_up_ms=40.0, initial=(FIRST_PAIRS[0],)) as (emulator, _, tl1):
+        emulator.plug_nics(fabric(), tmp_path)
+        assert len(links(tmp_path)) == 8
+        assert not any(links(tmp_path).values())
+        # Light into h1's left port only: a link needs what comes in, whatever goes out.
+        await until(lambda: [name for name, up in links(tmp_path).items() if up] == ["h1:nic0p0"])
+        since = emulator.device.clock()
+        await emulator.foreign(connect=[FIRST_PAIRS[1]])
+        assert not links(tmp_path)["h0:nic0p1"]
+        await until(lambda: links(tmp_path)["h0:nic0p1"])
+        assert emulator.device.clock() - since > 0.035
+        await tl1.lines("OPR-PORT-SHUTTER::35:1:;")
+        assert not links(tmp_path)["h1:nic0p0"]
+        await emulator.set_faults(extra_loss_db={3: 40.0})
+        assert not links(tmp_path)["h0:nic0p1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opus_sdn.drivers.polatis_emulator.optics import Optics
@@ -56,23 +56,31 @@ class Alarms:
         self._sleep = sleep
         self._spawn = spawn
         self._wall = wall
-        self._darkened: dict[int, int] = {}  # port -> number of its newest loss
+        self._below: dict[int, bool] = {}  # armed ports: whether they are below their threshold
+        self._losses: dict[int, int] = {}  # port -> number of its newest loss
 
     def window_s(self, port: int) -> float:
         """Over how long the port's readings are averaged: 10 ms, doubled by every step of the setting."""
         return AVERAGING_BASE_MS * (1 << (self.averaging.get(port, AVERAGING_DEFAULT) - 1)) / 1e3
 
+    def arm(self, port: int, setting: AlarmSetting) -> None:
+        """Set a port's alarm. A port that is below the threshold already has crossed nothing."""
+        self.settings[port] = setting
+        self._below[port] = self._optics.power_dbm(port) <= setting.low_dbm
+
     def light_changed(self, ports: Collection[int]) -> None:
-        """Light came or went at these ports."""
+        """The light at these ports is another one."""
         for port in ports:
             setting = self.settings.get(port)
-            if setting is None or not self._optics.measures(port):
+            if setting is None:
                 continue
-            if self._optics.is_lit(port):
+            before, now = self._below[port], self._optics.power_dbm(port) <= setting.low_dbm
+            self._below[port] = now
+            if before and not now:
                 self._spawn(self._clear(port, setting))
-            elif setting.enabled:
-                self._darkened[port] = self._darkened.get(port, 0) + 1
-                self._spawn(self._raise(port, setting, self._darkened[port]))
+            elif now and not before and setting.enabled:
+                self._losses[port] = self._losses.get(port, 0) + 1
+                self._spawn(self._raise(port, setting, self._losses[port]))
 
     def clear(self) -> None:
         """Forget the active alarms, as an operator does."""
@@ -81,18 +89,18 @@ class Alarms:
     async def _raise(self, port: int, setting: AlarmSetting, loss: int) -> None:
         # A reading follows the light only as fast as it is averaged: a shorter gap is never seen.
         await self._sleep(self.window_s(port))
-        again = self._darkened[port] != loss or port in self.active
-        if again or self._optics.power_dbm(port) > setting.low_dbm:
+        again = self._losses[port] != loss or port in self.active
+        if again or not self._below[port]:
             return
         if setting.single:
-            self.settings[port] = AlarmSetting(False, True, setting.low_dbm, setting.degrade_dbm)
+            self.settings[port] = replace(setting, enabled=False)
         self._tell(
             Alarm(self._wall(), "NOTIF_PORT_POWER", port, f"Loss of light on port {port}"), active=True
         )
 
     async def _clear(self, port: int, setting: AlarmSetting) -> None:
         await self._sleep(setting.holdoff_s)
-        if port in self.active and self._optics.is_lit(port):
+        if port in self.active and not self._below[port]:
             self._tell(
                 Alarm(self._wall(), "NOTIF_PORT_POWER_CLEAR", port, f"Light back on port {port}"),
                 active=False,

@@ -83,7 +83,7 @@ class Device:
         self.sid = spec.sid
         self.optics = Optics(spec, clock)
         self.alarms = Alarms(self.optics, sleep, self.spawn, wall)
-        self.optics.changed = self.alarms.light_changed
+        self.optics.listeners.append(self.alarms.light_changed)
         self.activities: deque[Activity] = deque(maxlen=ACTIVITIES_KEPT)
         self.watchers: list[Watcher] = []
         self.announce: Callable[[str], None] = lambda _text: None
@@ -252,6 +252,7 @@ class Device:
         if broken := self.optics.failed - before:
             self._tell_watchers((), (), broken)
         self.optics.refresh(before ^ self.optics.failed)
+        self.optics.tell(self.layout.ports)
 
     def power_off(self) -> None:
         """No light anywhere."""

@@ -19,6 +19,7 @@ from opus_sdn.drivers.polatis_emulator.faults import Door, Faults, ReplyFault, R
 from opus_sdn.drivers.polatis_emulator.flash import Flash
 from opus_sdn.drivers.polatis_emulator.judge import Edit, Pair
 from opus_sdn.drivers.polatis_emulator.listener import Listener
+from opus_sdn.drivers.polatis_emulator.nics import EmulatedNics
 from opus_sdn.drivers.polatis_emulator.optics import LightLog
 from opus_sdn.drivers.polatis_emulator.page import Page
 from opus_sdn.drivers.polatis_emulator.restconf import REQUESTS_KEPT, Asked, RestconfDoor
@@ -198,14 +199,24 @@ class PolatisEmulator:
 
         `switch` may be left out when the fabric has one only. Raises ValueError when it is not this switch.
         """
+        device = self._watched(fabric, switch)
+        self._witness = WitnessServer(TrafficWitness(fabric, [device]))
+        self.witness_address = await self._witness.start()
+        return self.witness_address
+
+    def plug_nics(self, fabric: Fabric, folder: Path, switch: str = "") -> None:
+        """Have the NICs of this fabric on this switch, whose links can be read below `folder` as in sysfs.
+
+        Raises ValueError when `switch` is not this switch, and OSError when the files cannot be written.
+        """
+        EmulatedNics(self.device, self._watched(fabric, switch), fabric, folder)
+
+    def _watched(self, fabric: Fabric, switch: str) -> WatchedDevice:
         names = [entry.name for entry in fabric.switches]
         name = switch or (names[0] if len(names) == 1 else "")
         if name not in names:
             raise ValueError(f"switch is {switch!r}; right would be one of the fabric's: {', '.join(names)}")
-        device = WatchedDevice(self.device, fabric.switch(name))
-        self._witness = WitnessServer(TrafficWitness(fabric, [device]))
-        self.witness_address = await self._witness.start()
-        return self.witness_address
+        return WatchedDevice(self.device, fabric.switch(name))
 
     async def _use(self, faults: Faults) -> None:
         before = self.faults.foreign_writer

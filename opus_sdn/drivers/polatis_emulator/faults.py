@@ -69,6 +69,13 @@ class Faults(Strict):
     extra_loss_db: dict[PortNumber, Decibels] = Field({}, description="a dirty connector")
     no_monitors: bool = False
 
+    link_up_ms: Milliseconds | None = Field(
+        None, description="what NICs take for their link, instead of theirs"
+    )
+    dead_links: tuple[str, ...] = Field(
+        (), max_length=4096, description="NIC ports whose link never comes up"
+    )
+
     remote_lock: bool = Field(False, description="locked at the touchscreen: reads only")
     disabled: tuple[Door, ...] = Field(
         (), description="protocols that ignore open sockets and take no new ones"

@@ -76,12 +76,12 @@ class Attenuation:
 
 
 class Optics:
-    """Mirrors, shutters and detectors. `changed` is called with the ports whose light came or went."""
+    """Mirrors, shutters and detectors. `listeners` are called with the ports whose light came or went."""
 
     def __init__(self, spec: EmulatorSpec, clock: Callable[[], float]) -> None:
         self.ports = spec.layout.ports
         self.log = LightLog(self.ports, clock)
-        self.changed: Callable[[Collection[int]], None] = lambda _ports: None
+        self.listeners: list[Callable[[Collection[int]], None]] = []
         self.failed: frozenset[int] = frozenset()
         self.disabled: frozenset[int] = frozenset()
         self.source_dbm: Mapping[int, float] = {}
@@ -121,7 +121,12 @@ class Optics:
         touched |= {self._peer[port] for port in touched if port in self._peer}
         news = [port for port in sorted(touched) if self.log.note(port, lit=self.is_lit(port))]
         if news:
-            self.changed(news)
+            self.tell(news)
+
+    def tell(self, ports: Collection[int]) -> None:
+        """Have everybody look at these ports, whose light may be another one."""
+        for listen in self.listeners:
+            listen(ports)
 
     def peer(self, port: int) -> int | None:
         """Where a port points or is moving to."""

@@ -140,13 +140,14 @@ class Settings:
             enabled, single = ALARM_MODES[mode]
             setting = replace(setting, enabled=enabled, single=single)
         given = {leaf: decimal(members[leaf], leaf) for leaf in ALARM_LEAVES if leaf in members}
-        self._device.alarms.settings[port] = replace(
+        setting = replace(
             setting,
             low_dbm=given.get("low-power-threshold", setting.low_dbm),
             degrade_dbm=given.get("degrade-power-threshold", setting.degrade_dbm),
             high_dbm=given.get("high-power-threshold", setting.high_dbm),
             holdoff_s=given.get("alarm-clear-holdoff", setting.holdoff_s),
         )
+        self._device.alarms.arm(port, setting)
 
     def _attenuator(self, actor: Actor, port: int, members: Members) -> None:
         _only(members, "atten-mode", "atten-level", "reference-port")

@@ -95,6 +95,7 @@ class EmulatorSpec(Strict):
     switch_ms: Milliseconds = 25.0
     control_ms: Milliseconds = 0.0
     reboot_ms: Milliseconds = Field(60_000.0, description="how long the management card takes to come back")
+    link_up_ms: Milliseconds = Field(0.0, description="from the light to the link of emulated NICs")
     source_dbm: Decibels = Field(0.0, description="light that goes into every port")
     loss_db: Annotated[float, Field(ge=0, le=60)] = 1.0
     loss_spread_db: Annotated[float, Field(ge=0, le=10)] = Field(

@@ -40,7 +40,7 @@ class WatchedDevice:
     def is_lit(self, pair: CrossConnect) -> bool:
         """Whether light passes from this ingress to this egress right now."""
         optics = self._device.optics
-        ingress, egress = self._port(Side.INGRESS, pair.ingress), self._port(Side.EGRESS, pair.egress)
+        ingress, egress = self.port(Side.INGRESS, pair.ingress), self.port(Side.EGRESS, pair.egress)
         return optics.peer(ingress) == egress and optics.is_lit(egress)
 
     def watch(self, observer: LightObserver) -> None:
@@ -57,7 +57,8 @@ class WatchedDevice:
         for observer in self._observers:
             observer.change_started(self, change)
 
-    def _port(self, side: Side, position: int) -> int:
+    def port(self, side: Side, position: int) -> int:
+        """The device's number of a position."""
         offset = self._device.layout.ingress if self.switch.sided and side is Side.EGRESS else 0
         return offset + position + 1
 
