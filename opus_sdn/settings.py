@@ -79,6 +79,12 @@ class Settings(BaseSettings):
     step_deadline_s: Seconds = Field(
         5.0, description="Seconds after which a switch's unanswered step is ambiguous"
     )
+    observe_s: Seconds = Field(
+        30.0, description="Seconds between two readings of a switch on which nothing happens"
+    )
+    install_s: Seconds = Field(
+        10.0, description="Seconds after which what waits for a switch counts as stalled"
+    )
     overtake_max: Count = Field(
         8, ge=0, le=10_000, description="How often others may overtake one waiting intent"
     )

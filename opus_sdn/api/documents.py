@@ -7,9 +7,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from opus_sdn.intent import views
+from opus_sdn.intent import fabric_views
 from opus_sdn.intent.changes import StepState
-from opus_sdn.intent.fabric import CrossConnect
+from opus_sdn.intent.fabric import CrossConnect, DriftPolicy
+from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.switches import ForeignKind
 from opus_sdn.reconciler.runs import rfc3339
 from opus_sdn.store.base import EventRecord
 
@@ -34,6 +36,73 @@ class CrossConnectDocument(Document):
 
     ingress: int
     egress: int
+
+
+class ReasonDocument(Document):
+    """Why something waits: `code` for programs, `detail` for people, `data` with the values in it."""
+
+    code: Reason
+    detail: str
+    data: dict[str, object]
+
+    @classmethod
+    def of(cls, because: Because) -> ReasonDocument:
+        return cls(code=because.reason, detail=because.detail, data=because.data)
+
+
+class ForeignDocument(Document):
+    """A cross-connect that no step of ours made."""
+
+    ingress: int
+    egress: int
+    kind: Annotated[
+        ForeignKind, Field(description="Between ports of the fabric, from one of them, or neither")
+    ]
+    since: Time
+
+    @classmethod
+    def of(cls, view: fabric_views.ForeignView) -> ForeignDocument:
+        return cls(
+            ingress=view.pair.ingress, egress=view.pair.egress, kind=view.kind, since=rfc3339(view.since)
+        )
+
+
+class RivalDocument(Document):
+    """A cross-connect of ours that somebody else takes down again and again."""
+
+    ingress: int
+    egress: int
+    times: Annotated[int, Field(description="How often it was taken down since it was made")]
+    since: Time
+    instead: Annotated[list[CrossConnectDocument], Field(description="What came in its place last")]
+    held_until: Annotated[Time, Field(description="It is not made again before")]
+
+    @classmethod
+    def of(cls, view: fabric_views.RivalView) -> RivalDocument:
+        return cls(
+            ingress=view.pair.ingress,
+            egress=view.pair.egress,
+            times=view.times,
+            since=rfc3339(view.since),
+            instead=_pairs(view.instead),
+            held_until=rfc3339(view.held_until),
+        )
+
+
+class DarkDocument(Document):
+    """A cross-connect that is there and passes no light."""
+
+    ingress: int
+    egress: int
+    detail: str
+
+
+Stalled = Annotated[list[str], Field(description="Intents that no device serves in time")]
+HeldUp = Annotated[
+    ReasonDocument | None,
+    Field(description="Why it is held up, or the first of the stalled intents; else null"),
+]
+Foreign = Annotated[list[ForeignDocument], Field(description="Cross-connects that no step of ours made")]
 
 
 class CircuitDocument(Document):
@@ -68,9 +137,13 @@ class RailDocument(Document):
     observed: Annotated[list[CircuitDocument], Field(description="Circuits that the switch shows")]
     matching: Annotated[list[CrossConnectDocument], Field(description="Cross-connects of the rail's ports")]
     moving: Annotated[list[int], Field(description="Positions with a device step in flight")]
+    drift: Annotated[DriftPolicy, Field(description="What happens to changes that somebody else makes")]
+    foreign: Foreign
+    stalled: Stalled
+    reason: HeldUp
 
     @classmethod
-    def of(cls, view: views.RailView) -> RailDocument:
+    def of(cls, view: fabric_views.RailView) -> RailDocument:
         return cls(
             name=view.name,
             switch=view.switch,
@@ -81,6 +154,10 @@ class RailDocument(Document):
             observed=[CircuitDocument.model_validate(circuit) for circuit in view.circuits],
             matching=_pairs(view.matching),
             moving=list(view.moving),
+            drift=view.drift,
+            foreign=[ForeignDocument.of(foreign) for foreign in view.foreign],
+            stalled=list(view.stalled),
+            reason=_reason(view.because),
         )
 
 
@@ -102,7 +179,7 @@ class StepDocument(Document):
     disturbed: Annotated[list[str], Field(description="Circuits that it removes")]
 
     @classmethod
-    def of(cls, view: views.StepView) -> StepDocument:
+    def of(cls, view: fabric_views.StepView) -> StepDocument:
         return cls(
             step=view.step,
             switch=view.switch,
@@ -130,9 +207,14 @@ class SwitchDocument(Document):
     generation: Generation
     matching: list[CrossConnectDocument]
     steps: list[StepDocument]
+    foreign: Foreign
+    contended: list[RivalDocument]
+    dark: list[DarkDocument]
+    stalled: Stalled
+    reason: HeldUp
 
     @classmethod
-    def of(cls, view: views.SwitchView) -> SwitchDocument:
+    def of(cls, view: fabric_views.SwitchView) -> SwitchDocument:
         return cls(
             name=view.name,
             driver=view.driver,
@@ -141,6 +223,14 @@ class SwitchDocument(Document):
             generation=view.generation,
             matching=_pairs(view.matching),
             steps=[StepDocument.of(step) for step in view.steps],
+            foreign=[ForeignDocument.of(foreign) for foreign in view.foreign],
+            contended=[RivalDocument.of(rival) for rival in view.contended],
+            dark=[
+                DarkDocument(ingress=dark.pair.ingress, egress=dark.pair.egress, detail=dark.detail)
+                for dark in view.dark
+            ],
+            stalled=list(view.stalled),
+            reason=_reason(view.because),
         )
 
 
@@ -237,6 +327,10 @@ class ReadyDocument(Document):
     leads: Annotated[bool, Field(description="False for a replica that only serves what is stored")]
     leader: Annotated[str | None, Field(description="Address of the replica that leads instead")]
     checks: list[CheckDocument]
+
+
+def _reason(because: Because | None) -> ReasonDocument | None:
+    return ReasonDocument.of(because) if because is not None else None
 
 
 def _pairs(pairs: Iterable[CrossConnect]) -> list[CrossConnectDocument]:

@@ -171,6 +171,8 @@ class FabricKeeper:
                 generations=self._observations,
                 nonces={job: tuple(nonces) for job, nonces in old.past_nonces.items()},
             )
+            for name, switch in old.switches.items():
+                engine.remember(name, switch.matching, switch.foreign)
             for job in old.jobs.values():
                 self._former.take_over(job)
             await runtime.use(engine, drivers)

@@ -6,29 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from opus_sdn.api.documents import Document, Page, Time
+from opus_sdn.api.documents import Document, Page, ReasonDocument, Time
 from opus_sdn.intent import views
 from opus_sdn.intent.changes import IntentState, JobState
 from opus_sdn.intent.model import Connection, Domain, GroupView, Pattern, PortChoice, WorldGroup
-from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.reconciler.runs import rfc3339
 
 TopologyIds = Annotated[
     dict[str, str],
     Field(description="Rail -> topology id: a digit per pipeline stage, `x` while mixed, `-` while dark"),
 ]
-
-
-class ReasonDocument(Document):
-    """Why something waits: `code` for programs, `detail` for people, `data` with the values in it."""
-
-    code: Reason
-    detail: str
-    data: dict[str, object]
-
-    @classmethod
-    def of(cls, because: Because) -> ReasonDocument:
-        return cls(code=because.reason, detail=because.detail, data=because.data)
 
 
 class FailureDocument(Document):
@@ -55,6 +42,16 @@ class RankDocument(Document):
     exposed_wait_ms: Annotated[float, Field(description="All arrived until granted, summed, ms")]
 
 
+class AlarmDocument(Document):
+    """A circuit that ranks hold and that is not there, or passes no light; until it is, or they let go."""
+
+    circuit: str
+    rail: str
+    switch: str
+    since: Time
+    ranks: list[int]
+
+
 class JobSummary(Document):
     """The newest incarnation of a job, without its ranks."""
 
@@ -70,6 +67,7 @@ class JobSummary(Document):
     topology_changes: int
     device_steps: int
     exposed_wait_ms: Annotated[float, Field(description="Summed over grants, not over ranks, ms")]
+    alarms: Annotated[list[AlarmDocument], Field(description="Circuits lost under a lock")]
 
 
 class DimensionDocument(Document):

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from opus_sdn.api import problems
 from opus_sdn.api.former import FormerJob, FormerJobs
 from opus_sdn.api.job_documents import (
+    AlarmDocument,
     DimensionDocument,
     FailureDocument,
     JobDocument,
@@ -67,7 +68,7 @@ def _summary(seen: Seen) -> dict[str, Any]:
     }
     if isinstance(seen, FormerJob):
         counts = {"grants": 0, "topology_changes": 0, "device_steps": 0, "exposed_wait_ms": 0.0}
-        return {**common, **counts, "started_at": None, "topology": {}}
+        return {**common, **counts, "started_at": None, "topology": {}, "alarms": []}
     return {
         **common,
         "started_at": rfc3339(seen.started_at),
@@ -76,12 +77,23 @@ def _summary(seen: Seen) -> dict[str, Any]:
         "topology_changes": seen.topology_changes,
         "device_steps": seen.device_steps,
         "exposed_wait_ms": seen.exposed_wait_ms,
+        "alarms": [_alarm(alarm) for alarm in seen.alarms],
     }
 
 
 def _failure(failure: Failure) -> FailureDocument:
     return FailureDocument(
         type=problems.type_of(failure.problem), detail=failure.detail, rank=failure.rank, data=failure.data
+    )
+
+
+def _alarm(view: views.AlarmView) -> AlarmDocument:
+    return AlarmDocument(
+        circuit=view.circuit,
+        rail=view.rail,
+        switch=view.switch,
+        since=rfc3339(view.since),
+        ranks=list(view.ranks),
     )
 
 

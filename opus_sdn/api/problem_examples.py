@@ -107,6 +107,10 @@ EXAMPLES: dict[Problem, tuple[str, dict[str, object]]] = {
         "another replica decides: http://127.0.0.1:8701 leads under start 7; send this there",
         {"leader": "http://127.0.0.1:8701", "start": 7},
     ),
+    Problem.SWITCH_AWAY: (
+        "switch ocs0 does not answer: no answer within 5 s",
+        {"switch": "ocs0"},
+    ),
     Problem.NOT_READY: (
         "the controller is reading its switches; ask again in a second",
         {"phase": "adopting"},

@@ -85,6 +85,8 @@ async def open_term(
         incarnation_floor=before.incarnation_floor,
         nonces={job.job: (job.spec.nonce,) for job in before.jobs if job.job not in taken},
     )
+    for switch in before.switches:
+        engine.remember(switch.switch, switch.matching)
     misfits = engine.recover(clock(), jobs, known_steps(before))
     newest_event = before.last_event
     if misfits:
@@ -97,6 +99,7 @@ async def open_term(
         clock,
         asyncio.get_running_loop(),
         step_deadline_s=settings.step_deadline_s,
+        observe_s=settings.observe_s,
         newest_event=newest_event,
         runs_dir=settings.runs_dir,
         may_step=may_step,
@@ -133,6 +136,7 @@ def core_settings(settings: Settings) -> CoreSettings:
         lease_s=settings.lease_s,
         fence_s=settings.fence_s,
         abort_s=settings.abort_s,
+        install_s=settings.install_s,
     )
 
 

@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from opus_sdn import __version__
-from opus_sdn.cli import admin, apply, describe, emulator, events, fabric, get, selftest, serve
+from opus_sdn.cli import admin, apply, describe, emulator, events, fabric, get, observe, selftest, serve
 from opus_sdn.cli.exits import EXIT_CODES_HELP, CliError, ExitCode
 from opus_sdn.cli.output import message
 
@@ -51,6 +51,7 @@ app.add_typer(fabric.app, name="fabric")
 get.add_to(app)
 describe.add_to(app)
 apply.add_to(app)
+observe.add_to(app)
 events.add_to(app)
 app.add_typer(emulator.app, name="emulator")
 admin.add_to(app)

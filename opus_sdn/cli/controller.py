@@ -108,6 +108,10 @@ class Controller:
         """PUT a JSON body."""
         return self._ask("PUT", path, params, body, headers)
 
+    def post(self, path: str, body: bytes | None = None, params: Params | None = None) -> Answer:
+        """POST, with a JSON body if there is one."""
+        return self._ask("POST", path, params, body)
+
     def pages(self, path: str, params: Params | None = None) -> Iterator[dict[str, Any]]:
         """Every page of a list, by its cursors."""
         cursor: str | None = None

@@ -49,6 +49,18 @@ WAITING_COLUMNS = columns(
     missing=lambda item: ranks_text(item.get("missing")),
     why=reason_text,
 )
+ALARM_COLUMNS = columns(
+    circuit="circuit", switch="switch", since="since", ranks=lambda alarm: ranks_text(alarm.get("ranks"))
+)
+FOREIGN_COLUMNS = columns(pair=lambda pair: pairs_text([pair]), kind="kind", since="since")
+CONTENDED_COLUMNS = columns(
+    pair=lambda pair: pairs_text([pair]),
+    times="times",
+    since="since",
+    instead=lambda pair: pairs_text(pair.get("instead")),
+    held_until="held_until",
+)
+DARK_COLUMNS = columns(pair=lambda pair: pairs_text([pair]), detail="detail")
 Place = tuple[str, int]  # a switch's name and a position on it
 
 HELD_COLUMNS = columns(rank="rank", operation=stream_text, age_ms="age_ms", circuits="circuits")
@@ -107,6 +119,8 @@ def _job(asked: Controller, job: Item) -> None:
             "Exposed wait": f"{job.get('exposed_wait_ms')} ms over all grants",
         }
     )
+    if job.get("alarms"):
+        print_section("Alarms: circuits lost under a lock", job["alarms"], ALARM_COLUMNS)
     ranks = job.get("ranks") or []
     print_section("Ranks", ranks[:RANKS_SHOWN], RANK_COLUMNS)
     if len(ranks) > RANKS_SHOWN:
@@ -125,13 +139,41 @@ def _rail(asked: Controller, rail: Item) -> None:
             "Topology": rail.get("topology"),
             "Cross-connects": pairs_text(rail.get("matching")),
             "Moving": rail.get("moving"),
+            "Drift policy": rail.get("drift"),
+            "Held up": reason_text(rail) or None,
+            "Stalled": rail.get("stalled"),
         }
     )
+    if rail.get("foreign"):
+        print_section("Foreign", rail["foreign"], FOREIGN_COLUMNS)
     print_section("Observed", rail.get("observed") or [], KINDS["circuits"].columns)
     desired = [{"id": circuit} for circuit in rail.get("desired") or ()]
     print_section("Desired", desired, columns(id="id"))
     circuits = {circuit["id"] for circuit in rail.get("observed") or ()}
     _held(asked, "Held", lambda lock: bool(circuits & set(lock.get("circuits") or ())))
+
+
+def _switch(_: Controller, switch: Item) -> None:
+    print_facts(
+        {
+            "Switch": switch["name"],
+            "Driver": switch.get("driver"),
+            "Positions": switch.get("size"),
+            "Sided": switch.get("sided"),
+            "Generation": switch.get("generation"),
+            "Cross-connects": pairs_text(switch.get("matching")),
+            "Held up": reason_text(switch) or None,
+            "Stalled": switch.get("stalled"),
+        }
+    )
+    print_section("Steps", switch.get("steps") or [], KINDS["plans"].columns)
+    for title, name, shape in (
+        ("Foreign", "foreign", FOREIGN_COLUMNS),
+        ("Taken down by somebody else", "contended", CONTENDED_COLUMNS),
+        ("Without light", "dark", DARK_COLUMNS),
+    ):
+        if switch.get(name):
+            print_section(title, switch[name], shape)
 
 
 def _lock(asked: Controller, lock: Item) -> None:
@@ -213,6 +255,7 @@ def _circuit_at(asked: Controller) -> dict[Place, str | None]:
 _DESCRIBED: dict[str, Callable[[Controller, Item], None]] = {
     "jobs": _job,
     "rails": _rail,
+    "switches": _switch,
     "locks": _lock,
     "intents": _intent,
 }

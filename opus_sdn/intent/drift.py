@@ -7,7 +7,8 @@ longer and longer pauses instead of a fight.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from opus_sdn.intent.changes import CircuitsObserved
 from opus_sdn.intent.fabric import Circuit, CrossConnect
@@ -26,18 +27,22 @@ def take_observation(
     now: float,
     switch: SwitchState,
     matching: Iterable[CrossConnect],
+    dark: Mapping[CrossConnect, str] | None = None,
     own: Collection[CrossConnect] = (),
 ) -> None:
-    """What the device holds now is the truth. `own`: pairs of the step that this reading settles."""
+    """What the device holds now is the truth. `own`: pairs of the step that this reading settles.
+
+    `dark`: pairs that the device holds and that pass no light, and why.
+    """
     _is_back(state, now, switch)
-    seen = switch.observe(matching)
+    seen = switch.observe(matching, dark)
     if seen is None:
         return
     switch.made |= seen.appeared.intersection(own)
     undone = (seen.vanished & switch.made).difference(own)
     switch.made -= seen.vanished
     _name_foreign(state, now, switch)
-    strange = Seen(seen.appeared.difference(own), seen.vanished.difference(own), seen.first, seen.compared)
+    strange = replace(seen, appeared=seen.appeared.difference(own), vanished=seen.vanished.difference(own))
     _tell(state, switch, strange)
     for pair in sorted(undone):
         _count_undone(state, now, switch, pair)
@@ -176,13 +181,14 @@ def _tell(state: CoreState, switch: SwitchState, seen: Seen) -> None:
             [*pair, switch.foreign[pair].kind.value] for pair in sorted(switch.foreign)[:PAIRS_TOLD_MAX]
         ],
         "foreign_count": len(switch.foreign),
+        "dark": [[*pair, why] for pair, why in sorted(switch.dark.items())[:PAIRS_TOLD_MAX]],
     }
     if seen.compared:
         told |= {"appeared": _listed(seen.appeared), "vanished": _listed(seen.vanished)}
     if seen.first:
         told["cross_connects"] = len(switch.matching)
         state.ledger.add(make_event("switch.adopted", None, None, name, told))
-    elif seen.appeared or seen.vanished:
+    elif seen.appeared or seen.vanished or seen.lighter:
         state.ledger.add(make_event("switch.drifted", None, None, name, told))
 
 

@@ -135,9 +135,18 @@ class Engine:
 
     # --- inputs ---------------------------------------------------------------------------------------
 
-    def observe(self, now: float, switch: str, matching: frozenset[CrossConnect]) -> None:
-        """A switch was read outside of a step: at adoption, from time to time, or on demand."""
-        drift.take_observation(self.state, now, self.state.switches[switch], matching)
+    def observe(
+        self,
+        now: float,
+        switch: str,
+        matching: frozenset[CrossConnect],
+        dark: Mapping[CrossConnect, str] | None = None,
+    ) -> None:
+        """A switch was read outside of a step: at adoption, from time to time, or on demand.
+
+        `dark`: cross-connects of the matching through which no light passes, and why.
+        """
+        drift.take_observation(self.state, now, self.state.switches[switch], matching, dark)
         for job in self.state.active.values():
             self.state.touch(job)
 
@@ -345,12 +354,14 @@ class Engine:
         *,
         kind: FailureKind = FailureKind.TERMINAL,
         failed: Mapping[CrossConnect, str] | None = None,
+        dark: Mapping[CrossConnect, str] | None = None,
     ) -> None:
         """The step is over and the device was read back: `matching` is what it showed.
 
         If not `ok`: the `kind` of failure, and pairs that the device named as `failed`, with its reasons.
+        `dark` as of `observe`.
         """
-        stepping.settle_step(self.state, now, step, ok, detail, matching, kind, failed)
+        stepping.settle_step(self.state, now, step, ok, detail, matching, kind, failed, dark)
 
     # --- answers --------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class Problem(StrEnum):
     PRECONDITION_REQUIRED = "precondition-required"
     PORT_IN_USE = "port-in-use"
     EVENTS_COMPACTED = "events-compacted"
+    SWITCH_AWAY = "switch-away"
     NOT_READY = "not-ready"
     OVERLOADED = "overloaded"
     NOT_LEADER = "not-leader"
@@ -73,6 +74,7 @@ STATUS: dict[Problem, int] = {
     Problem.PRECONDITION_REQUIRED: 428,
     Problem.PORT_IN_USE: 409,
     Problem.EVENTS_COMPACTED: 410,
+    Problem.SWITCH_AWAY: 503,
     Problem.NOT_READY: 503,
     Problem.OVERLOADED: 503,
     Problem.NOT_LEADER: 307,

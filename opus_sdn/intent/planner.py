@@ -19,7 +19,8 @@ class SwitchFacts:
     """What is known of a switch at the moment of planning. `holder` names the cross-connect on a terminal.
 
     `live`: the circuit that carries traffic on a terminal. `kept`: pairs that somebody else made and that are
-    never removed. `held_off`: pairs that are not to be made now, and why.
+    never removed. `held_off`: pairs that are not to be made now, and why. `dark`: pairs that are there and
+    pass no light, and why.
     """
 
     switch: Switch
@@ -31,6 +32,7 @@ class SwitchFacts:
     graced: Collection[Terminal] = ()  # a rank here may hold what is not known: nothing is removed
     kept: Collection[CrossConnect] = ()
     held_off: Mapping[CrossConnect, Because] = field(default_factory=dict)
+    dark: Mapping[CrossConnect, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,10 @@ class Plan:
 
 
 def is_up(facts: SwitchFacts, circuit: Circuit) -> bool:
-    """Every cross-connect is observed and none of its terminals is moving."""
+    """Every cross-connect is observed, passes light, and none of its terminals is moving."""
     if any(terminal in facts.moving for terminal in circuit.terminals):
         return False
-    return all(
-        facts.holder.get(facts.switch.terminals_of(pair)[0]) == pair for pair in circuit.cross_connects
-    )
+    return not _absent(facts, circuit) and not any(pair in facts.dark for pair in circuit.cross_connects)
 
 
 def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | None = None) -> Plan:
@@ -163,7 +163,15 @@ def _obstacle(
     traffic = _traffic(facts, circuit, victims, touched)
     if traffic is not None:
         return traffic
-    return next((facts.held_off[p] for p in _absent(facts, circuit) if p in facts.held_off), None)
+    return next((facts.held_off[p] for p in _absent(facts, circuit) if p in facts.held_off), None) or next(
+        (_no_light(facts, pair) for pair in circuit.cross_connects if pair in facts.dark), None
+    )
+
+
+def _no_light(facts: SwitchFacts, pair: CrossConnect) -> Because:
+    name = facts.switch.name
+    detail = f"{pair.ingress}->{pair.egress} of {name} is connected, but passes no light: {facts.dark[pair]}"
+    return Because(Reason.DARK, detail, {"switch": name, "position": pair.ingress})
 
 
 def _traffic(

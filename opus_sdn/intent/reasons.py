@@ -16,6 +16,7 @@ class Reason(StrEnum):
     EARLIER_OPERATION = "earlier-operation"  # operation n - 1 of the stream is not granted yet
     FOREIGN = "foreign"  # a cross-connect that somebody else made is in the way, and is not ours to remove
     CONTENDED = "contended"  # somebody else keeps taking its cross-connects down; tried again later
+    DARK = "dark"  # connected, and no light passes: a port is blocked or broken
     SWITCH_AWAY = "switch-away"  # the switch does not answer; goes on when it does
     LOCKED = "locked"  # a circuit in the way carries traffic
     GRACE = "grace"  # after a restart, until all ranks concerned have said what they hold

@@ -21,6 +21,7 @@ DEVICE_REASONS = frozenset(
         Reason.SWITCH_AWAY,
         Reason.FOREIGN,
         Reason.CONTENDED,
+        Reason.DARK,
         Reason.PLAN_REFUSED,
     }
 )

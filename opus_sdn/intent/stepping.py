@@ -190,6 +190,7 @@ def facts_of(state: CoreState, now: float, switch: SwitchState) -> SwitchFacts:
         state.graced,
         drift.kept_pairs(state, switch),
         drift.held_off(now, switch),
+        switch.dark,
     )
 
 
@@ -264,10 +265,12 @@ def settle_step(
     matching: frozenset[CrossConnect],
     kind: FailureKind = FailureKind.TERMINAL,
     failed: Mapping[CrossConnect, str] | None = None,
+    dark: Mapping[CrossConnect, str] | None = None,
 ) -> None:
     """The device answered and was read back: the step is done only if the device shows all of it.
 
-    `kind` of the failure, if `ok` is not true; `failed`: pairs that the device named as failed, and why.
+    `kind` of the failure, if `ok` is not true; `failed`: pairs that the device named as failed, and why. A
+    pair that is there and `dark` was made; that no light passes is no failure of the step.
     """
     for switch in state.switches.values():
         progress = switch.progress.get(step_id)
@@ -280,9 +283,9 @@ def settle_step(
             detail = f"the device says done but shows otherwise: missing {missing}, still there {stayed}"
             kind = FailureKind.MISMATCH
         if ok and not missing and not stayed:
-            _finish(state, now, switch, step, StepState.DONE, detail, matching)
+            _finish(state, now, switch, step, StepState.DONE, detail, matching, dark)
         else:
-            _finish(state, now, switch, step, StepState.FAILED, detail, matching, kind, failed or {})
+            _finish(state, now, switch, step, StepState.FAILED, detail, matching, dark, kind, failed)
 
 
 def _finish(
@@ -293,6 +296,7 @@ def _finish(
     outcome: StepState,
     detail: str | None,
     matching: frozenset[CrossConnect] | None = None,
+    dark: Mapping[CrossConnect, str] | None = None,
     kind: FailureKind | None = None,
     failed: Mapping[CrossConnect, str] | None = None,
 ) -> None:
@@ -302,7 +306,7 @@ def _finish(
     state.ledger.add(StepMoved(step.id, step.switch, outcome, detail))
     state.ledger.add(step_event(f"step.{outcome.value}", step, detail=detail))
     if matching is not None:
-        drift.take_observation(state, now, switch, matching, step.remove + step.add)
+        drift.take_observation(state, now, switch, matching, dark, step.remove + step.add)
     if kind is not None:
         setbacks.blame(state.settings, now, switch, step, waiting, kind, failed or {})
     elif outcome is StepState.DONE:

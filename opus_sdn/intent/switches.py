@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -95,6 +95,7 @@ class Seen:
     vanished: frozenset[CrossConnect]
     first: bool
     compared: bool  # False: nothing was known to compare with
+    lighter: bool = False  # light passes elsewhere than before
 
 
 class SwitchState:
@@ -104,6 +105,7 @@ class SwitchState:
         "_remembered",
         "away",
         "busy",
+        "dark",
         "foreign",
         "generation",
         "holder",
@@ -124,6 +126,7 @@ class SwitchState:
         self.observed = False  # nothing is planned on a switch that was never read
         self._remembered: frozenset[CrossConnect] | None = None
         self.matching: set[CrossConnect] = set()
+        self.dark: dict[CrossConnect, str] = {}  # of the matching, where no light passes, and why
         self.holder: dict[Terminal, CrossConnect] = {}
         self.moving: dict[Terminal, int] = {}  # terminal -> step that is on the device
         self.busy: dict[Terminal, int] = {}  # terminal -> step, planned ones included
@@ -140,35 +143,41 @@ class SwitchState:
         self._remembered = frozenset(matching)
         self.made = set(self._remembered.difference(foreign))
 
-    def observe(self, matching: Iterable[CrossConnect]) -> Seen | None:
+    def observe(
+        self, matching: Iterable[CrossConnect], dark: Mapping[CrossConnect, str] | None = None
+    ) -> Seen | None:
         """Take over what was read, except on moving ports, whose step will be read back. None: no news.
 
-        A pair both of whose ports move keeps what was known; a read cannot say what a step will leave.
+        `dark`: pairs of the matching that pass no light, and why. A pair both of whose ports move keeps what
+        was known; a read cannot say what a step will leave.
         """
         first = not self.observed
         before = self.matching if self._remembered is None else self._remembered
         new = {p for p in matching if not self._is_moving(p)} | {p for p in before if self._is_moving(p)}
-        if new == self.matching and not first:
+        blind = {pair: why for pair, why in (dark or {}).items() if pair in new}
+        if new == self.matching and blind == self.dark and not first:
             return None
         seen = Seen(
             frozenset(new - before),
             frozenset(before - new),
             first,
             compared=not first or self._remembered is not None,
+            lighter=blind != self.dark,
         )
         self.observed = True
         self._remembered = None
         self.matching = new
+        self.dark = blind
         self.holder = {t: p for p in new for t in self.switch.terminals_of(p)}
         self.generation += 1
         return seen
 
     def is_up(self, circuit: Circuit) -> bool:
-        """Every cross-connect observed, no terminal moving. Only then may anything be granted on it."""
+        """Every cross-connect observed, light passes, no terminal moves: only then may it be granted."""
         for terminal in circuit.terminals:
             if terminal in self.moving:
                 return False
-        return all(pair in self.matching for pair in circuit.cross_connects)
+        return all(pair in self.matching and pair not in self.dark for pair in circuit.cross_connects)
 
     def terminals_of_step(self, step: Step) -> tuple[Terminal, ...]:
         """All terminals that a step touches."""

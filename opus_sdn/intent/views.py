@@ -1,87 +1,17 @@
-"""Read-only pictures of the core's state for GET routes, the command line and pages. No decisions here."""
+"""Read-only pictures of jobs and what they wait for, for GET routes, the command line and pages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opus_sdn.intent.changes import IntentState, JobState, StepState
+from opus_sdn.intent import drift
+from opus_sdn.intent.changes import IntentState, JobState
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
-from opus_sdn.intent.fabric import Circuit, CrossConnect
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import Connection, GroupView, JobSpec
 from opus_sdn.intent.reasons import Because
-
-
-@dataclass(frozen=True, slots=True)
-class CircuitView:
-    """One observed circuit. `digit` = dimension that used it last; `live` = some rank holds it."""
-
-    id: str
-    rail: str
-    switch: str
-    a: str
-    b: str
-    job: str | None
-    digit: int | None
-    live: bool
-    moving: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RailView:
-    """Desired and observed state of one rail. `topology` has an id for every job with ranks on it."""
-
-    name: str
-    switch: str
-    slots: tuple[int, ...]
-    generation: int
-    topology: dict[str, str]
-    circuits: tuple[CircuitView, ...]
-    desired: tuple[str, ...]  # circuits that complete intents wait for
-    matching: tuple[CrossConnect, ...]
-    moving: tuple[int, ...]  # positions
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """A step that is planned or on the device."""
-
-    step: int
-    switch: str
-    state: StepState
-    remove: tuple[CrossConnect, ...]
-    add: tuple[CrossConnect, ...]
-    causes: tuple[str, ...]
-    disturbed: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchView:
-    """One switch as last read."""
-
-    name: str
-    driver: str
-    size: int
-    sided: bool
-    generation: int
-    matching: tuple[CrossConnect, ...]
-    steps: tuple[StepView, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PortView:
-    """One NIC port: where it sits, whose it is, and what it is joined to."""
-
-    port: str
-    rail: str
-    switch: str
-    position: int
-    job: str | None
-    rank: int | None
-    circuit: str | None
-    moving: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +31,17 @@ class RankView:
 
 
 @dataclass(frozen=True, slots=True)
+class AlarmView:
+    """A circuit that ranks of the job hold and that is not there, or passes no light, since `since`."""
+
+    circuit: str
+    rail: str
+    switch: str
+    since: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """One job's newest incarnation. `exposed_wait_ms` sums over grants, not over ranks."""
 
@@ -116,6 +57,7 @@ class JobView:
     device_steps: int
     exposed_wait_ms: float
     ranks: tuple[RankView, ...]
+    alarms: tuple[AlarmView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,120 +98,6 @@ class IntentView:
     because: Because
 
 
-def rail_view(engine: Engine, name: str) -> RailView:
-    """One rail; CoreError `not-found` for an unknown name."""
-    state = engine.state
-    rail = next((rail for rail in state.fabric.rails if rail.name == name), None)
-    if rail is None:
-        known = ", ".join(rail.name for rail in state.fabric.rails)
-        raise CoreError(Problem.NOT_FOUND, f"there is no rail {name!r}; known rails: {known}", rail=name)
-    switch = state.switches[rail.switch]
-    positions = {a.position for a in state.fabric.attachments if a.rail == name}
-    desired = [
-        circuit.id
-        for job in state.jobs.values()
-        for intent in job.waiting
-        for circuit in intent.connection.circuits
-        if circuit.rail == name
-    ]
-    return RailView(
-        name,
-        rail.switch,
-        rail.slots,
-        switch.generation,
-        {j.spec.name: j.topology[name] for j in state.jobs.values() if name in j.rails},
-        tuple(view for view in circuits_view(engine) if view.rail == name),
-        tuple(dict.fromkeys(desired)),
-        tuple(sorted(p for p in switch.matching if p.ingress in positions)),
-        tuple(sorted({t.position for t in switch.moving if t.position in positions})),
-    )
-
-
-def circuits_view(engine: Engine) -> tuple[CircuitView, ...]:
-    """Every observed circuit between two of our ports, by rail and id."""
-    state = engine.state
-    found: dict[str, CircuitView] = {}
-    for name, switch in state.switches.items():
-        for pair in switch.matching:
-            circuit = state.fabric.circuit_of(name, pair)
-            if circuit is not None:
-                found[circuit.id] = _circuit_view(engine, circuit)
-    return tuple(sorted(found.values(), key=lambda view: (view.rail, view.id)))
-
-
-def _circuit_view(engine: Engine, circuit: Circuit) -> CircuitView:
-    state = engine.state
-    job = _job_at(engine, circuit.a.host, circuit.a.slot)
-    moving = state.switches[circuit.switch].moving
-    return CircuitView(
-        circuit.id,
-        circuit.rail,
-        circuit.switch,
-        str(circuit.a),
-        str(circuit.b),
-        job.spec.name if job else None,
-        job.owners.get(circuit.id) if job else None,
-        any(terminal in state.live for terminal in circuit.terminals),
-        any(terminal in moving for terminal in circuit.terminals),
-    )
-
-
-def _job_at(engine: Engine, host: str, slot: int) -> JobCore | None:
-    for job in engine.state.jobs.values():
-        if (host, slot) in job.rank_at and job.occupies_ports():
-            return job
-    return None
-
-
-def switches_view(engine: Engine) -> tuple[SwitchView, ...]:
-    """Every switch with its steps in progress."""
-    return tuple(
-        SwitchView(
-            name,
-            state.switch.driver,
-            state.switch.size,
-            state.switch.sided,
-            state.generation,
-            tuple(sorted(state.matching)),
-            tuple(
-                StepView(p.step.id, name, p.state, p.step.remove, p.step.add, p.step.causes, p.step.disturbed)
-                for p in state.progress.values()
-            ),
-        )
-        for name, state in engine.state.switches.items()
-    )
-
-
-def ports_view(engine: Engine) -> tuple[PortView, ...]:
-    """Every port of the fabric, in attachment order."""
-    state = engine.state
-    owners = {
-        at: (j, rank) for j in state.jobs.values() if j.occupies_ports() for at, rank in j.rank_at.items()
-    }
-    views = []
-    for at in state.fabric.attachments:
-        terminals = [
-            t for t in state.fabric.terminals_of(at.port.host, at.port.slot) if t.position == at.position
-        ]
-        switch = state.switches[at.switch]
-        pair = next((switch.holder[t] for t in terminals if t in switch.holder), None)
-        circuit = state.fabric.circuit_of(at.switch, pair) if pair is not None else None
-        owner = owners.get((at.port.host, at.port.slot))
-        views.append(
-            PortView(
-                str(at.port),
-                at.rail,
-                at.switch,
-                at.position,
-                owner[0].spec.name if owner else None,
-                owner[1] if owner else None,
-                circuit.id if circuit else None,
-                any(terminal in switch.moving for terminal in terminals),
-            )
-        )
-    return tuple(views)
-
-
 def jobs_view(engine: Engine) -> tuple[JobView, ...]:
     """Every job's newest incarnation, by name."""
     return tuple(job_view(engine, name) for name in sorted(engine.state.jobs))
@@ -306,6 +134,16 @@ def job_view(engine: Engine, name: str) -> JobView:
         job.device_steps,
         round(job.exposed_wait_s * 1e3, 3),
         ranks,
+        tuple(
+            AlarmView(
+                lost.circuit.id,
+                lost.circuit.rail,
+                lost.circuit.switch,
+                lost.since,
+                tuple(drift.ranks_on(job, lost.circuit)),
+            )
+            for lost in drift.losses(engine.state, job)
+        ),
     )
 
 

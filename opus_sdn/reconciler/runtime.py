@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class _Pending:
     """A batch on its way to the store, with the steps that may start once it is there."""
 
     batch: Batch
-    steps: tuple[tuple[int, str], ...]
+    steps: tuple[StepPlanned, ...]
     stored: Future[int]
     confirm: list[asyncio.Future[None]]  # who waits for this batch, or for one before it, to be stored
 
@@ -71,6 +71,7 @@ class Runtime:
         loop: asyncio.AbstractEventLoop,
         *,
         step_deadline_s: float = 5.0,
+        observe_s: float | None = None,
         newest_event: int = 0,
         runs_dir: Path | None = None,
         may_step: Callable[[], bool] = always,
@@ -87,6 +88,7 @@ class Runtime:
         self.feed = EventFeed(newest_event)
         self.loop = loop
         self._step_deadline_s = step_deadline_s
+        self._observe_s = observe_s
         self._workers: dict[str, SwitchWorker] = {}
         self._pending: deque[_Pending] = deque()
         self._unconfirmed: list[asyncio.Future[None]] = []
@@ -138,6 +140,18 @@ class Runtime:
             self._lose_store(error)
             raise _store_lost() from None
         self.feed.advance(newest)
+
+    async def observe(self, switch: str) -> None:
+        """Read a switch now, and store what follows from it. CoreError `not-found`, `switch-away`."""
+        self.require_ready()
+        worker = self._workers.get(switch)
+        if worker is None:
+            known = ", ".join(self._workers)
+            raise CoreError(
+                Problem.NOT_FOUND, f"there is no switch {switch!r}; known switches: {known}", switch=switch
+            )
+        await worker.observe()
+        await self.stored()
 
     def require_ready(self) -> None:
         """Raise CoreError `not-ready` unless what is decided now can be stored and carried out."""
@@ -276,13 +290,20 @@ class Runtime:
                 self.loop,
                 step_deadline_s=self._step_deadline_s,
                 may_step=self._may_step,
+                observe_s=self._observe_s,
                 changed=self.changed,
             )
             for name, driver in drivers.items()
         }
 
     async def _adopt(self) -> None:
-        await asyncio.gather(*(worker.adopt() for worker in self._workers.values()))
+        for worker in self._workers.values():
+            worker.begin()
+        # A switch that is away holds up those that need it, and nobody else.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._step_deadline_s):
+                for worker in self._workers.values():
+                    await worker.adopted.wait()
         if self.phase is Phase.ADOPTING:
             self.engine.begin(self.clock())
             self.phase = Phase.READY
@@ -328,7 +349,7 @@ class Runtime:
     def _submit(self, batch: Batch, step_ids: tuple[int, ...], confirm: list[asyncio.Future[None]]) -> None:
         wanted = set(step_ids)
         steps = tuple(
-            (change.step, change.switch)
+            change
             for change in (batch.changes if wanted else ())
             if isinstance(change, StepPlanned) and change.step in wanted
         )
@@ -381,8 +402,8 @@ class Runtime:
         if self.phase is Phase.STOPPING:
             return
         self.waiters.wake(woken)
-        for step, switch in pending.steps:
-            self._workers[switch].enqueue(step)
+        for planned in pending.steps:
+            self._workers[planned.switch].enqueue(planned.step, planned.causes)
 
     async def _flush(self) -> None:
         """Wait until everything decided is stored, or the store is lost."""

@@ -9,38 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any
 
-from opus_sdn.drivers.base import (
-    AmbiguousError,
-    Applied,
-    Driver,
-    DriverError,
-    TerminalError,
-    TransientError,
-)
+from opus_sdn.drivers.base import Applied, DeviceEventKind, Driver, DriverError, Observation
 from opus_sdn.intent.engine import Engine
-from opus_sdn.intent.fabric import CrossConnect
-from opus_sdn.intent.switches import Step
+from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.switches import FailureKind, Step
 from opus_sdn.reconciler.backoff import Backoff
 from opus_sdn.reconciler.clock import Clock
+from opus_sdn.reconciler.looking import Looker, UnreadableError
+from opus_sdn.reconciler.outcome import Outcome, difference_of, outcome_of, outcome_of_failure
 
 logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 # A switch that refuses is asked again after 50 ms, as most refusals come from a reading that was out of date,
 # and at least every 30 s, so that a repaired one is in use again while a person still looks at it.
 STEP_PAUSE_S = (0.05, 30.0)
-# Reading changes nothing and everything on the switch waits for it: at least every 5 s.
-READ_PAUSE_S = (0.05, 5.0)
-
-
-class _Outcome(NamedTuple):
-    """How one `apply` ended: what went wrong, if anything, and how long the device wants to be left alone."""
-
-    wrong: str | None = None
-    retry_after_s: float = 0.0
+# Refusals for good are held against the needs that they are about, not against the switch: one bad port says
+# nothing about the others. A switch that refuses this many steps in a row gets its pauses all the same.
+REFUSALS_IN_A_ROW = 4
+# After something strange the switch is looked at again this soon, then more and more seldom.
+ATTENTIVE_S = 1.0
+ABOUT_CIRCUITS = frozenset({DeviceEventKind.FOREIGN_CHANGE, DeviceEventKind.PORT, DeviceEventKind.ALARM})
 
 
 def always() -> bool:
@@ -49,7 +40,10 @@ def always() -> bool:
 
 
 class SwitchWorker:
-    """One switch. Used on the event loop only; `changed` is called after every input to the core."""
+    """One switch. Used on the event loop only; `changed` is called after every input to the core.
+
+    `observe_s`: how often the switch is read when nothing happens; None for never.
+    """
 
     def __init__(
         self,
@@ -62,23 +56,32 @@ class SwitchWorker:
         step_deadline_s: float,
         changed: Callable[[], None],
         may_step: Callable[[], bool] = always,
+        observe_s: float | None = None,
     ) -> None:
         self.name = name
         self.driver = driver
         self.max_inflight = 1
-        self.trouble: str | None = "not read yet"  # why the device cannot be used now, for the readiness page
+        self.adopted = asyncio.Event()  # it has been read
         self._engine = engine
         self._clock = clock
         self._loop = loop
         self._step_deadline_s = step_deadline_s
+        self._observe_s = observe_s
         self._changed = changed
         self._may_step = may_step
+        self._looker = Looker(name, driver, step_deadline_s, self._away)
+        self._refusal: str | None = None  # what became of the last step, if it failed
         self._queue: deque[int] = deque()  # planned steps; bounded by the core: never two on one port
         self._inflight = 0
-        self._unread: list[tuple[Step, _Outcome]] = []  # applied, not read back yet
+        self._unread: list[tuple[Step, Outcome]] = []  # applied, not read back yet
         self._reading = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # steps in flight
+        self._watching: asyncio.Task[None] | None = None
+        self._look = asyncio.Event()  # something was said to have changed
         self._step_backoff = Backoff(*STEP_PAUSE_S)
+        self._refusals = 0
+        self._failed_causes: frozenset[str] = frozenset()
+        self._asked_until = 0.0  # loop time before which the device wants no step
         self._resume_at = 0.0  # loop time before which no step starts
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -88,31 +91,95 @@ class SwitchWorker:
         """Whether a step has started and is not settled."""
         return self._inflight > 0
 
-    async def adopt(self) -> None:
-        """Learn what the device is and holds now; returns once it has answered, however long that takes."""
-        self.max_inflight = max(1, (await self._surely(self.driver.describe)).max_inflight)
-        observation = await self._surely(self.driver.read)
-        self.trouble = None
-        self._engine.observe(self._clock(), self.name, observation.matching)
-        if left := self._engine.unsettled(self.name):
+    @property
+    def trouble(self) -> str | None:
+        """Why the device cannot be used now, for the readiness page; None when it can."""
+        return self._looker.trouble or self._refusal or (None if self.adopted.is_set() else "not read yet")
+
+    # --- reading
+
+    def begin(self) -> None:
+        """Adopt the device as soon as it answers, however long that takes, and watch it from then on."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self.adopted.clear()
+        self._watching = self._loop.create_task(self._live())
+
+    async def _live(self) -> None:
+        try:
+            await self._adopt()
+            if self._observe_s is not None:
+                await asyncio.gather(self._watch(self._observe_s), self._listen())
+        except Exception:
+            logger.exception("the switch is not watched any more", extra={"switch": self.name})
+
+    async def _adopt(self) -> None:
+        """Learn what the device is and holds now, and what became of the steps of an earlier start."""
+        self.max_inflight = max(1, (await self._looker.describe()).max_inflight)
+        observation = await self._looker.read()
+        self._observed(observation)
+        self.adopted.set()
+        left = self._engine.unsettled(self.name)
+        if left:
             self._inflight += len(left)
-            self._spawn(self._settle_left(left))
+            self._spawn(self._settle_left(left, observation))
+
+    async def observe(self) -> None:
+        """Read the device now. CoreError `switch-away` when it does not answer."""
+        try:
+            observation = await self._looker.read_once()
+        except UnreadableError as error:
+            self._away(str(error))
+            raise CoreError(
+                Problem.SWITCH_AWAY, f"switch {self.name} does not answer: {error}", switch=self.name
+            ) from None
+        self._observed(observation)
+
+    def _observed(self, observation: Observation) -> None:
+        self._engine.observe(self._clock(), self.name, observation.matching, observation.dark)
         self._changed()
 
-    async def _settle_left(self, steps: Sequence[Step]) -> None:
-        """Steps of an earlier start: what became of them is known when their deadline has passed."""
-        await asyncio.sleep(self._step_deadline_s)
-        observation = await self._surely(self.driver.read)
-        for step in steps:
-            self._inflight -= 1
-            wrong = _difference(step, observation.matching)
-            detail = None if wrong is None else f"cut short by the end of the controller; {wrong}"
-            self._engine.settle_step(self._clock(), step.id, wrong is None, detail, observation.matching)
+    def _away(self, detail: str) -> None:
+        self._engine.lose_switch(self._clock(), self.name, detail)
         self._changed()
-        self.start_due()
 
-    def enqueue(self, step: int) -> None:
-        """A step whose plan is stored: start it as soon as the switch takes it."""
+    async def _watch(self, observe_s: float) -> None:
+        """Read the switch from time to time, soon again after anything strange, and when it says so."""
+        pause_s = observe_s
+        while True:
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+            observation = await self._looker.read()
+            before = self._engine.state.switches[self.name].generation
+            self._observed(observation)
+            strange = self._engine.state.switches[self.name].generation != before
+            pause_s = min(observe_s, ATTENTIVE_S if strange else 2 * pause_s)
+
+    async def _listen(self) -> None:
+        """What the device tells unasked only says when to read it."""
+        async for event in self.driver.events():
+            if event.kind in ABOUT_CIRCUITS and not event.expected:
+                logger.info(
+                    "switch reports", extra={"switch": self.name, "kind": event.kind, "detail": event.detail}
+                )
+                self._look.set()
+
+    # --- steps
+
+    def enqueue(self, step: int, causes: Collection[str] = ()) -> None:
+        """A step whose plan is stored: start it as soon as the switch takes it.
+
+        One for a new need does not wait for the end of a pause that others have earned.
+        """
+        if not self._failed_causes.issuperset(causes):
+            self._refusals = 0
+            self._step_backoff.succeeded()
+            self._resume_at = self._asked_until
+            self._failed_causes = frozenset()
         self._queue.append(step)
         self.start_due()
 
@@ -121,8 +188,9 @@ class SwitchWorker:
         while self._queue and self._inflight < self.max_inflight and not self._stopped and self._may_step():
             pause_s = self._resume_at - self._loop.time()
             if pause_s > 0:
-                if self._timer is None:
-                    self._timer = self._loop.call_later(pause_s, self._resume)
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self._loop.call_later(pause_s, self._resume)
                 return
             step = self._engine.start_step(self._clock(), self._queue.popleft())
             self._changed()
@@ -134,6 +202,8 @@ class SwitchWorker:
         """Start nothing more. Steps in flight go on; see `drained`."""
         self._stopped = True
         self._queue.clear()
+        if self._watching is not None:
+            self._watching.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -166,7 +236,7 @@ class SwitchWorker:
         if not self._reading:
             await self._read_back()
 
-    async def _apply(self, step: Step) -> _Outcome:
+    async def _apply(self, step: Step) -> Outcome:
         """One device transaction, at most the step's deadline long."""
         deadline = self._loop.time() + self._step_deadline_s
         call = self._loop.create_task(self._applied(step))
@@ -174,21 +244,47 @@ class SwitchWorker:
         if not call.done():
             call.cancel()
             call.add_done_callback(_take_result)
-            return _Outcome(f"no answer within the step's deadline of {self._step_deadline_s:g} s")
+            wrong = f"no answer within the step's deadline of {self._step_deadline_s:g} s"
+            return Outcome(wrong, FailureKind.AMBIGUOUS)
         try:
-            return _Outcome(call.result().shortfall())
-        except TransientError as error:
-            return _Outcome(error.detail, error.retry_after_s)
-        except TerminalError as error:
-            return _Outcome(error.detail)
-        except AmbiguousError as error:
-            wrong = f"answer lost: {error.detail}"
+            return outcome_of(call.result())
+        except DriverError as error:
+            outcome = outcome_of_failure(error)
         except Exception as error:
             logger.exception("driver failed unforeseen", extra={"switch": self.name, "step": step.id})
-            wrong = f"driver failed with {type(error).__name__}"
-        # The lost command may still take effect until the step's deadline: reading sooner proves nothing.
-        await asyncio.sleep(deadline - self._loop.time())
-        return _Outcome(wrong)
+            outcome = Outcome(f"driver failed with {type(error).__name__}", FailureKind.AMBIGUOUS)
+        if outcome.kind is FailureKind.AMBIGUOUS:
+            await self._until_certain(step, deadline)
+        return outcome
+
+    async def _until_certain(self, step: Step, deadline: float) -> None:
+        """Wait until a lost command can no longer act: its whole effect is there, or its deadline has passed.
+
+        Until then its ports move; reading sooner that nothing has happened proves nothing.
+        """
+        try:
+            observation = await self._looker.read_once()
+        except UnreadableError:
+            observation = None
+        if observation is None or difference_of(step, observation.matching) is not None:
+            await asyncio.sleep(deadline - self._loop.time())
+
+    async def _settle_left(self, steps: Sequence[Step], observation: Observation) -> None:
+        """Steps of an earlier start: done when all is there, else decided when their deadline is over."""
+        settled_in = self._loop.time() + self._step_deadline_s
+        open_steps = [step for step in steps if difference_of(step, observation.matching) is not None]
+        self._settle_as_read([step for step in steps if step not in open_steps], observation)
+        if open_steps:
+            await asyncio.sleep(settled_in - self._loop.time())
+            self._settle_as_read(open_steps, await self._looker.read())
+        self.start_due()
+
+    def _settle_as_read(self, steps: Sequence[Step], observation: Observation) -> None:
+        for step in steps:
+            self._inflight -= 1
+            wrong = difference_of(step, observation.matching)
+            detail = None if wrong is None else f"cut short by the end of the controller; {wrong}"
+            self._tell(step, Outcome(detail, FailureKind.AMBIGUOUS), observation)
 
     async def _applied(self, step: Step) -> Applied:
         if not self._may_step():  # the process may have been stopped for long since the step was started
@@ -200,72 +296,67 @@ class SwitchWorker:
         self._reading = True
         try:
             while self._unread:
+                await asyncio.sleep(0)  # whatever has ended in this turn of the loop shares the reading
                 applied, self._unread = self._unread, []
-                observation = await self._surely(self.driver.read)
+                observation = await self._looker.read()
                 for step, outcome in applied:
-                    self._settle(step, outcome, observation.matching)
+                    self._settle(step, outcome.against(step, observation.matching), observation)
         finally:
             self._reading = False
         self.start_due()
 
-    def _settle(self, step: Step, outcome: _Outcome, matching: frozenset[CrossConnect]) -> None:
+    def _settle(self, step: Step, outcome: Outcome, observation: Observation) -> None:
         self._inflight -= 1
-        # A device that says "done" and did nothing has failed: else it would be asked again without a pause.
-        wrong = outcome.wrong
-        if wrong is None and (difference := _difference(step, matching)) is not None:
-            wrong = f"device reported success, but {difference}"
-        self.trouble = wrong
-        if wrong is None:
+        self._refusal = outcome.wrong
+        if outcome.wrong is None:
+            self._refusals = 0
             self._step_backoff.succeeded()
+            self._failed_causes = frozenset()
         else:
-            pause_s = self._step_backoff.failed(outcome.retry_after_s)
-            self._resume_at = self._loop.time() + pause_s
+            pause_s = self._pause_after(step, outcome)
             logger.warning(
                 "device step failed",
-                extra={"switch": self.name, "step": step.id, "detail": wrong, "pause_s": pause_s},
+                extra={
+                    "switch": self.name,
+                    "step": step.id,
+                    "kind": outcome.kind,
+                    "detail": outcome.wrong,
+                    "pause_s": pause_s,
+                },
             )
+        self._tell(step, outcome, observation)
+
+    def _pause_after(self, step: Step, outcome: Outcome) -> float:
+        """For how long no step is started now, in seconds."""
+        self._failed_causes |= frozenset(step.causes)
+        self._refusals += 1
+        at_fault = outcome.kind in (FailureKind.TERMINAL, FailureKind.MISMATCH)
+        if at_fault and self._refusals < REFUSALS_IN_A_ROW:
+            return 0.0
+        now = self._loop.time()
+        pause_s = self._step_backoff.failed(outcome.retry_after_s)
+        self._asked_until = max(self._asked_until, now + outcome.retry_after_s)
+        self._resume_at = max(self._resume_at, now + pause_s)
+        return pause_s
+
+    def _tell(self, step: Step, outcome: Outcome, observation: Observation) -> None:
         try:
-            self._engine.settle_step(self._clock(), step.id, wrong is None, wrong, matching)
+            self._engine.settle_step(
+                self._clock(),
+                step.id,
+                outcome.wrong is None,
+                outcome.wrong,
+                observation.matching,
+                kind=outcome.kind,
+                failed=outcome.failed,
+                dark=observation.dark,
+            )
         except Exception:
             logger.exception("step was not settled", extra={"switch": self.name, "step": step.id})
         self._changed()
-
-    async def _surely(self, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Ask the device until it answers. Reading changes nothing, so there is no reason to give up."""
-        backoff = Backoff(*READ_PAUSE_S)
-        while True:
-            try:
-                answer = await asyncio.wait_for(ask(), self._step_deadline_s)
-            except TimeoutError:
-                trouble = f"no answer within {self._step_deadline_s:g} s"
-            except DriverError as error:
-                trouble = error.detail
-            except Exception as error:
-                logger.exception("driver failed unforeseen", extra={"switch": self.name})
-                trouble = f"driver failed with {type(error).__name__}"
-            else:
-                return answer
-            if trouble != self.trouble:
-                logger.warning("switch cannot be read", extra={"switch": self.name, "detail": trouble})
-            self.trouble = trouble
-            await asyncio.sleep(backoff.failed())
 
 
 def _take_result(call: asyncio.Task[Applied]) -> None:
     """Look at the end of a call that nobody waits for, or asyncio reports it as lost."""
     if not call.cancelled():
         call.exception()
-
-
-def _difference(step: Step, matching: frozenset[CrossConnect]) -> str | None:
-    """What the device holds otherwise than the step left it; None when it is as it should be."""
-    missing = [pair for pair in step.add if pair not in matching]
-    left = [pair for pair in step.remove if pair in matching and pair not in step.add]
-    if not missing and not left:
-        return None
-    parts = [
-        f"{what} {pair.ingress}-{pair.egress}"
-        for what, pairs in (("missing", missing), ("still there", left))
-        for pair in pairs
-    ]
-    return "it reads back otherwise: " + ", ".join(parts[:8])

@@ -19,6 +19,8 @@ from tests.api.world import Controller
 CHECKED_IN = Path(__file__).parents[2] / "openapi.json"
 METHODS = ("get", "put", "post", "delete", "patch")
 
+WITHOUT_BODY = {"observe_switch"}
+
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
@@ -55,6 +57,7 @@ def test_every_operation_is_named_verb_noun_once_with_summary_and_tag(document: 
 def test_every_request_body_has_a_schema_and_an_example_that_is_valid(document: dict[str, Any]) -> None:
     models = {model.__name__: model for model in openapi.BODIES}
     with_body = [operation for _, method, operation in operations(document) if method in ("put", "post")]
+    with_body = [operation for operation in with_body if operation["operationId"] not in WITHOUT_BODY]
     assert len(with_body) == len(models)
     for operation in with_body:
         content = operation["requestBody"]["content"]["application/json"]

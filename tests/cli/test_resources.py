@@ -96,13 +96,19 @@ def without_ages(document: Any) -> Any:
 
 # kind, further arguments, path of the API, titles of the table, a row of it by its first word
 LISTS = [
-    ("switches", [], "/switches", "NAME DRIVER SIZE GENERATION CROSS CONNECTS STEPS", "ocs0 emulated 8"),
+    (
+        "switches",
+        [],
+        "/switches",
+        "NAME DRIVER SIZE GENERATION CROSS CONNECTS STEPS FOREIGN CONTENDED REASON",
+        "ocs0 emulated 8",
+    ),
     (
         "rails",
         [],
         "/rails",
-        "NAME SWITCH SLOTS CIRCUITS DESIRED MOVING TOPOLOGY",
-        "rail0 ocs0 0 1 1 - train: 1-",
+        "NAME SWITCH SLOTS CIRCUITS DESIRED MOVING TOPOLOGY DRIFT FOREIGN STALLED REASON",
+        "rail0 ocs0 0 1 1 - train: 1- auto 0 0",
     ),
     (
         "ports",
@@ -122,7 +128,7 @@ LISTS = [
         "jobs",
         [],
         "/jobs",
-        "JOB OWNER INCARNATION STATE RANKS TOPOLOGY GRANTS TOPOLOGY CHANGES EXPOSED WAIT MS",
+        "JOB OWNER INCARNATION STATE RANKS TOPOLOGY GRANTS TOPOLOGY CHANGES EXPOSED WAIT MS ALARMS",
         "train anna 1 running 4 rail0: 1- 1 1",
     ),
     (
@@ -193,6 +199,7 @@ ONES = [
     (["job", JOB], f"/jobs/{JOB}"),
     (["jobs", JOB], f"/jobs/{JOB}"),
     (["rail", "rail0"], "/rails/rail0"),
+    (["switch", "ocs0"], "/switches/ocs0"),
     (["connection", "pp-1:1-3", "--job", JOB], f"/connections/pp-1:1-3?job={JOB}"),
 ]
 
@@ -209,13 +216,32 @@ def test_one_thing_is_the_same_as_the_api_gives(
 
 def test_one_thing_without_a_route_of_its_own_is_picked_out_of_the_list(opus: Opus) -> None:
     assert opus("get", "port", "host3:0:1", "-o", "json").json["position"] == 7
-    assert opus("get", "switch", "ocs0").lines[1].split()[:3] == ["ocs0", "emulated", "8"]
+    assert opus("get", "circuit", "host0:0:1--host1:0:0").lines[1].split()[1] == "rail0"
+
+
+def test_a_switch_is_read_on_demand(opus: Opus, world: World) -> None:
+    read = opus("observe", "ocs0")
+    assert (read.code, read.err) == (0, "")
+    assert read.lines[1].split()[:3] == ["ocs0", "emulated", "8"]
+    assert opus("observe", "ocs0", "-o", "json").json == world.get("/switches/ocs0")
+    shown = opus("observe", "ocs0", "--curl")
+    assert shown.out.strip().endswith(f"-X POST {world.url}/api/v1/switches/ocs0/observe")
+    absent = opus("observe", "ocs9")
+    assert (absent.code, absent.out) == (1, "")
+    assert "there is no switch 'ocs9'; known switches: ocs0" in absent.err
+
+
+def test_a_described_switch_says_what_it_holds(opus: Opus) -> None:
+    shown = opus("describe", "switch", "ocs0")
+    assert (shown.code, shown.err) == (0, "")
+    assert "Cross-connects" in shown.out
+    assert "Foreign" not in shown.out
 
 
 def test_a_name_that_is_not_there_is_refused_with_the_names_that_are(opus: Opus) -> None:
-    absent = opus("get", "switch", "ocs9")
+    absent = opus("get", "port", "host9:0:0")
     assert (absent.code, absent.out) == (1, "")
-    assert absent.err == "error: there is no switch 'ocs9'; there are: ocs0\n"
+    assert absent.err.startswith("error: there is no port 'host9:0:0'; there are: host0:0:0")
 
 
 def test_what_the_controller_refuses_is_told_in_its_own_words(opus: Opus) -> None:

@@ -72,6 +72,7 @@ def test_the_first_reading_names_what_is_there_and_what_we_did_not_make() -> Non
         "cross_connects": 4,
         "foreign": [[0, 1, "own-ports"], [1, 0, "own-ports"], [2, 4, "mixed"], [4, 5, "outside"]],
         "foreign_count": 4,
+        "dark": [],
     }
     (observed,) = [c for c in bench.changes if isinstance(c, CircuitsObserved)]
     assert observed.foreign == observed.matching
@@ -361,6 +362,46 @@ def test_a_neighbours_loss_is_no_alarm_of_ours() -> None:
     bench.observe()
     bench.play()
     assert [event.job for event in bench.events("circuit.lost")] == ["two"]
+
+
+# --- no light
+
+
+def test_a_circuit_that_is_connected_and_passes_no_light_is_granted_to_nobody_and_not_made_again(
+    bench: Bench,
+) -> None:
+    bench.arrive(AB, 0, 0, 1)
+    bench.pump()
+    step = bench.start()
+    assert step is not None
+    bench.lit["ocs0"] = set(pairs((0, 1)))
+    shut = {CrossConnect(1, 0): "port 1 is blocked"}
+    bench.engine.settle_step(bench.now, step.id, True, None, frozenset(bench.lit["ocs0"]), dark=shut)
+    bench.play()
+    assert len(bench.steps) == 1
+    assert len(bench.events("step.done")) == 1
+    said = "1->0 of ocs0 is connected, but passes no light: port 1 is blocked"
+    assert why(bench, 0) == (Reason.DARK, said)
+    assert facts(bench, "switch.drifted")["dark"] == [[1, 0, "port 1 is blocked"]]
+    bench.engine.observe(bench.now, "ocs0", frozenset(bench.lit["ocs0"]), shut)
+    bench.play()
+    assert len(bench.events("switch.drifted")) == 1
+    bench.observe()
+    bench.play()
+    assert bench.grants(0) == [("ab", 0)]
+
+
+def test_a_circuit_that_goes_dark_under_a_lock_is_an_alarm(bench: Bench) -> None:
+    hold_ab(bench)
+    bench.engine.observe(
+        bench.now, "ocs0", frozenset(bench.lit["ocs0"]), {CrossConnect(0, 1): "port 0 is blocked"}
+    )
+    bench.play()
+    assert len(bench.events("circuit.lost")) == 1
+    assert len(bench.steps) == 1
+    bench.observe()
+    bench.pump()
+    assert len(bench.events("circuit.restored")) == 1
 
 
 # --- somebody who keeps undoing

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from opus_sdn.drivers.base import Applied, Description, Observation
+from opus_sdn.drivers.base import Applied, Description, DeviceEvent, Observation
+from opus_sdn.drivers.event_stream import EventStream
 from opus_sdn.intent.changes import Batch
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.fabric import Attachment, CircuitKind, CrossConnect, Fabric, Port, Rail, Switch
@@ -106,6 +107,8 @@ class FakeSwitch:
     applies: list[float] = field(default_factory=list)
     reads: list[float] = field(default_factory=list)
     closed: bool = False
+    told: EventStream = field(default_factory=EventStream)  # what it tells unasked
+    dark: dict[CrossConnect, str] = field(default_factory=dict)
 
     async def describe(self) -> Description:
         return Description("fake", 64, True, self.max_inflight)
@@ -114,7 +117,7 @@ class FakeSwitch:
         self.reads.append(asyncio.get_running_loop().time())
         if self.behave_reading is not None:
             await self.behave_reading()
-        return Observation(frozenset(self.matching), "0")
+        return Observation(frozenset(self.matching), "0", dict(self.dark))
 
     async def apply(
         self, remove: tuple[CrossConnect, ...], add: tuple[CrossConnect, ...], epoch: int
@@ -133,6 +136,9 @@ class FakeSwitch:
         self.matching.difference_update(remove)
         self.matching.update(add)
 
+    def events(self) -> AsyncIterator[DeviceEvent]:
+        return self.told.subscribe()
+
     async def close(self) -> None:
         self.closed = True
 
@@ -148,13 +154,15 @@ class World:
         store: MemoryStore | None = None,
         step_deadline_s: float = 5.0,
         deadline_s: float = 1000.0,
+        observe_s: float | None = None,
+        fabric: Fabric | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.hosts = hosts
         self.switch = switch or FakeSwitch()
         self.store = store or MemoryStore()
-        self.engine = Engine(small_fabric(hosts), CoreSettings(), start=1)
+        self.engine = Engine(fabric or small_fabric(hosts), CoreSettings(), start=1)
         self.runtime = Runtime(
             self.engine,
             self.store,
@@ -162,6 +170,7 @@ class World:
             lambda: EPOCH + loop.time(),
             loop,
             step_deadline_s=step_deadline_s,
+            observe_s=observe_s,
         )
         self.deadline_s = deadline_s
 

@@ -37,6 +37,8 @@ def test_without_anything_given_the_documented_defaults_hold() -> None:
         "fence_s": 15,
         "abort_s": 5,
         "step_deadline_s": 5,
+        "observe_s": 30,
+        "install_s": 10,
         "overtake_max": 8,
         "overtake_ms": 250,
         "wait_s_max": 60,

@@ -35,7 +35,7 @@ from opus_sdn.api.routes.common import (
     tagged_bytes,
 )
 from opus_sdn.fabric_file import FabricSpec
-from opus_sdn.intent import views
+from opus_sdn.intent import fabric_views
 from opus_sdn.intent.errors import CoreError, Problem
 
 router = APIRouter(tags=["fabric"])
@@ -112,9 +112,35 @@ async def put_fabric(
 )
 async def list_switches(request: Request, limit: Limit = 100, cursor: Cursor = None) -> SwitchPage:
     """Switches in order of name."""
-    switches = views.switches_view(runtime_of(request).engine)
+    switches = fabric_views.switches_view(runtime_of(request).engine)
     shown, following = page(switches, lambda switch: (switch.name,), limit, cursor)
     return SwitchPage(switches=[SwitchDocument.of(switch) for switch in shown], next=following)
+
+
+@router.get(
+    "/switches/{switch}",
+    operation_id="get_switch",
+    summary="One switch as last read",
+    responses=problems_of(Problem.NOT_FOUND),
+)
+async def get_switch(request: Request, switch: str) -> SwitchDocument:
+    """With its foreign, contended and dark cross-connects, and why it is held up."""
+    return SwitchDocument.of(fabric_views.switch_view(runtime_of(request).engine, switch))
+
+
+@router.post(
+    "/switches/{switch}/observe",
+    operation_id="observe_switch",
+    summary="Read a switch now",
+    responses=problems_of(Problem.NOT_FOUND, Problem.SWITCH_AWAY, Problem.NOT_READY),
+)
+async def observe_switch(request: Request, switch: str) -> SwitchDocument:
+    """Answers when what it shows, and what follows from that, is stored. The switch is read from time to time
+    anyway; this is for people who have just changed something, or want to know now.
+    """
+    runtime = runtime_of(request)
+    await runtime.observe(switch)
+    return SwitchDocument.of(fabric_views.switch_view(runtime.engine, switch))
 
 
 @router.get(
@@ -128,7 +154,9 @@ async def list_rails(request: Request, limit: Limit = 100, cursor: Cursor = None
     engine = runtime_of(request).engine
     names = [rail.name for rail in engine.state.fabric.rails]
     shown, following = page(names, lambda name: (name,), limit, cursor)
-    return RailPage(rails=[RailDocument.of(views.rail_view(engine, name)) for name in shown], next=following)
+    return RailPage(
+        rails=[RailDocument.of(fabric_views.rail_view(engine, name)) for name in shown], next=following
+    )
 
 
 @router.get(
@@ -140,7 +168,7 @@ async def list_rails(request: Request, limit: Limit = 100, cursor: Cursor = None
 )
 async def get_rail(request: Request, rail: str, if_none_match: IfNoneMatch = None) -> Response:
     """The tag changes with anything that the representation shows."""
-    view = views.rail_view(runtime_of(request).engine, rail)
+    view = fabric_views.rail_view(runtime_of(request).engine, rail)
     return tagged(RailDocument.of(view), view.generation, if_none_match)
 
 
@@ -152,7 +180,7 @@ async def get_rail(request: Request, rail: str, if_none_match: IfNoneMatch = Non
 )
 async def list_ports(request: Request, limit: Limit = 100, cursor: Cursor = None) -> PortPage:
     """Ports in order of rail and position."""
-    ports = views.ports_view(runtime_of(request).engine)
+    ports = fabric_views.ports_view(runtime_of(request).engine)
     shown, following = page(ports, lambda port: (port.rail, port.position, port.port), limit, cursor)
     return PortPage(ports=[PortDocument.model_validate(port) for port in shown], next=following)
 
@@ -165,7 +193,7 @@ async def list_ports(request: Request, limit: Limit = 100, cursor: Cursor = None
 )
 async def list_circuits(request: Request, limit: Limit = 100, cursor: Cursor = None) -> CircuitPage:
     """Circuits in order of rail and id."""
-    circuits = views.circuits_view(runtime_of(request).engine)
+    circuits = fabric_views.circuits_view(runtime_of(request).engine)
     shown, following = page(circuits, lambda circuit: (circuit.rail, circuit.id), limit, cursor)
     return CircuitPage(circuits=[CircuitDocument.model_validate(c) for c in shown], next=following)
 
@@ -178,7 +206,7 @@ async def list_circuits(request: Request, limit: Limit = 100, cursor: Cursor = N
 )
 async def list_plans(request: Request, limit: Limit = 100, cursor: Cursor = None) -> PlanPage:
     """Plans in order of step; finished ones are in the events."""
-    switches = views.switches_view(runtime_of(request).engine)
+    switches = fabric_views.switches_view(runtime_of(request).engine)
     steps = [step for switch in switches for step in switch.steps]
     shown, following = page(steps, lambda step: (step.step,), limit, cursor)
     return PlanPage(plans=[StepDocument.of(step) for step in shown], next=following)
