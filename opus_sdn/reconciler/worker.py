@@ -12,7 +12,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
-from opus_sdn.drivers.base import Applied, DeviceEventKind, Driver, DriverError, Observation
+from opus_sdn.drivers.base import (
+    Applied,
+    DeviceEventKind,
+    Driver,
+    DriverError,
+    Observation,
+    Refusal,
+    TerminalError,
+)
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.switches import FailureKind, Step
@@ -288,7 +296,7 @@ class SwitchWorker:
 
     async def _applied(self, step: Step) -> Applied:
         if not self._may_step():  # the process may have been stopped for long since the step was started
-            raise TerminalError("not sent, as this replica does not lead any more")
+            raise TerminalError("not sent, as this replica does not lead any more", Refusal.CLOSED)
         return await self.driver.apply(step.remove, step.add, self._engine.state.start)
 
     async def _read_back(self) -> None:
