@@ -7,7 +7,7 @@ request said is said again until it has been answered, so a lost reply or a rest
 The thread never gives up on the job by itself while it holds nothing, short of the job's deadline. While it
 holds granted operations and no answer comes for `fence_s`, it fails the job locally: whoever listens to
 `on_failed` aborts the device work then, for the controller may give the circuits to others once the lease has
-run out.
+run out. A process that is stopped cannot do so: its watchdog ends it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from opus_sdn.shim.errors import (
 )
 from opus_sdn.shim.exchange import Exchange, Exchanges
 from opus_sdn.shim.verdict import Verdict, judge
+from opus_sdn.shim.watchdog import Watchdog
 from opus_sdn.shim.wire import job_path, read_answer, stream_fields
 
 UNREACHABLE = "controller-unreachable"
@@ -40,6 +41,7 @@ LINGER_S = 0.05  # quiet time before a poll with nothing to wait for: the next n
 POLL_S_MAX = 10.0  # a third of the controller's default lease
 CLOSE_S_MAX = 3.0
 REPORT_S_MAX = 5.0
+WATCHDOG_SHARE = 1 / 6  # of the fence time: what a rank that runs has for aborting its device work
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class RankSession:
         on_refused: Callable[[Stream, int, ControllerError], None],
         fence_s: float = 15.0,
         deadline_s: float = 1620.0,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.job = job
         self.incarnation = incarnation
@@ -75,6 +78,7 @@ class RankSession:
         self._on_refused = on_refused
         self._fence_s = fence_s
         self._deadline_s = deadline_s
+        self._watchdog = watchdog
         self._poll_s = min(POLL_S_MAX, fence_s / 3)
         self._answer_s = max(1.0, fence_s / 3)
         self._pid = os.getpid()
@@ -154,6 +158,8 @@ class RankSession:
         """Say what is left to say and leave; the rank must hold nothing any more. Bounded by `timeout_s`."""
         if os.getpid() != self._pid:
             return
+        if self._watchdog is not None:
+            self._watchdog.rest()
         with self._lock:
             if self._closing_until is None:
                 self._closing_until = time.monotonic() + timeout_s
@@ -207,11 +213,14 @@ class RankSession:
                 os.close(self._wake_read)
                 os.close(self._wake_write)
             self._exchanges.close()
+            if self._watchdog is not None:
+                self._watchdog.close()
 
     def _turn(self) -> bool:
         """Send what is due, sleep until something happens, take it in. False when there is no more to do."""
         now = time.monotonic()
         self._watch(now)
+        self._tell_watchdog()
         with self._lock:
             closing_until = self._closing_until
         if closing_until is not None:
@@ -238,6 +247,16 @@ class RankSession:
             return
         detail = f"rank {self.rank}: controller at {self._client.address} silent for {silent_s:.1f} s {what}"
         self._fail(JobFailure(UNREACHABLE, detail, None))
+
+    def _tell_watchdog(self) -> None:
+        """With something held, this process is to be gone soon after it should have fenced itself."""
+        if self._watchdog is None or self._failed is not None:
+            return  # after a failure the last word counts, until the device work is aborted
+        with self._lock:
+            if self._closing_until is None and self._talk.holding:
+                self._watchdog.end_at(self._heard_at + self._fence_s * (1 + WATCHDOG_SHARE))
+            else:
+                self._watchdog.rest()
 
     def _next_event(self, now: float) -> float:
         """When the thread has something to do again, if nothing is heard."""
@@ -304,6 +323,7 @@ class RankSession:
             heard = self._talk.answered(letter, answer)
         if heard.restarted:
             log.warning("controller restarted rank=%d start=%d", self.rank, answer.start)
+        self._tell_watchdog()
         for grant in heard.grants:
             self._on_grant(grant)
         if heard.failure is not None:

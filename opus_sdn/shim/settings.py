@@ -71,6 +71,7 @@ class ShimSettings:
     init_s: float = INIT_S_DEFAULT
     allow_torch: bool = False
     replicas: tuple[Address, ...] = ()  # further controllers, of which one leads
+    watchdog: bool = False
 
 
 def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
@@ -99,6 +100,7 @@ def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
         init_s=_seconds(env, "OPUS_INIT_S", INIT_S_DEFAULT),
         allow_torch=_flag(env, "OPUS_ALLOW_TORCH"),
         replicas=controllers[1:],
+        watchdog=env.get("OPUS_WATCHDOG", "").strip() == "" or _flag(env, "OPUS_WATCHDOG"),
     )
 
 

@@ -34,6 +34,7 @@ from opus_sdn.shim.torch_issue import IssueQueue
 from opus_sdn.shim.torch_lanes import Call, Lane
 from opus_sdn.shim.torch_works import DirectWork, GatedWork
 from opus_sdn.shim.verdict import FATAL
+from opus_sdn.shim.watchdog import Watchdog
 from opus_sdn.shim.wire import GroupAnswer, connection_path, job_path, read_circuits, read_group
 from opus_sdn.shim.witness_client import WitnessClient, WitnessError
 
@@ -42,6 +43,7 @@ JOIN_S = 1.0
 END_S = 5.0  # for stopping device work and leaving, after a failure
 RETRY_SLICE_S = 1.0
 REPORT_DELAY_S = 0.25
+LOOKS_PER_FENCE = 8
 CAUSE_S = 15.0  # the controller looks for a dead rank for 12 s before it names another cause
 
 log = logging.getLogger(__name__)
@@ -92,6 +94,7 @@ class RankJob:
             on_refused=self._refused,
             fence_s=settings.fence_s,
             deadline_s=enrolment.deadline_s,
+            watchdog=Watchdog.start(settings.fence_s / LOOKS_PER_FENCE) if settings.watchdog else None,
         )
 
     # --- groups

@@ -21,6 +21,7 @@ def test_the_least_that_a_rank_needs_is_the_controller_a_job_and_its_local_rank(
     assert settings.controller == Address(False, "10.0.0.5", 8700)
     assert (settings.job, settings.host, settings.slot) == ("llama-7b", socket.gethostname(), 1)
     assert (settings.dimensions, settings.initial_topology, settings.witness) == ((), None, None)
+    assert settings.watchdog
 
 
 def test_everything_can_be_said() -> None:
@@ -37,6 +38,7 @@ def test_everything_can_be_said() -> None:
             "OPUS_WITNESS": "127.0.0.1:8800",
             "OPUS_INITIAL_TOPOLOGY": "01",
             "OPUS_FENCE_S": "2.5",
+            "OPUS_WATCHDOG": "0",
             "OPUS_OWNER": "ada",
         }
     )
@@ -45,7 +47,7 @@ def test_everything_can_be_said() -> None:
     assert settings.dimensions == (("pp", 2), ("dp", 4), ("tp", 2))
     assert (settings.world_group, settings.port_choice) == (WorldGroup.FRONT_END, PortChoice.SPREAD)
     assert (settings.witness, settings.initial_topology) == ("127.0.0.1:8800", "01")
-    assert settings.fence_s == 2.5
+    assert (settings.fence_s, settings.watchdog) == (2.5, False)
 
 
 def test_without_a_controller_in_the_way_nothing_has_to_be_said() -> None:
@@ -108,6 +110,7 @@ WRONG = [
     ("OPUS_FENCE_S", "0", "use seconds from 0.1"),
     ("OPUS_FENCE_S", "nan", "use seconds from 0.1"),
     ("OPUS_ALLOW_TORCH", "yes", "use 1 for yes"),
+    ("OPUS_WATCHDOG", "off", "use 1 for yes"),
     ("OPUS_CA_FILE", "/nowhere/ca.pem", "there is no such file"),
 ]
 
