@@ -163,7 +163,8 @@ def _check_rank_news(job: JobCore, item: RankNews, pairs: set[str]) -> None:
                 rank=item.rank,
             )
         return  # it may hear the job's cause, or once more that it has left; nothing is taken from it
-    known = item.rank not in job.awaited  # of the others only they themselves know what they were granted
+    # Of the others only they themselves know what they were granted; of a job that had failed, nobody asks.
+    known = item.rank not in job.awaited and (job.running or not job.recovered)
     if item.last_grant > state.issued and known:
         raise CoreError(
             Problem.INVALID_REQUEST,

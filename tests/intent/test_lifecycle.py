@@ -58,4 +58,5 @@ def test_a_state_changes_only_as_the_table_says(
 
 def test_every_problem_has_a_status() -> None:
     assert set(STATUS) == set(Problem)
-    assert all(400 <= status < 600 for status in STATUS.values())
+    assert STATUS[Problem.NOT_LEADER] == 307, "whoever asks is sent on to the leader"
+    assert all(400 <= status < 600 for problem, status in STATUS.items() if problem is not Problem.NOT_LEADER)

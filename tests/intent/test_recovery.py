@@ -419,6 +419,20 @@ def test_a_failed_job_keeps_its_locks_and_cause_over_a_restart(world: World) -> 
     assert not world.bench.engine.state.active
 
 
+def test_a_rank_of_a_failed_job_hears_its_cause_whatever_it_was_granted_before(world: World) -> None:
+    world.arrive(C, 0, 0, 1)
+    world.hear(0, 1)
+    world.release(C, 0, 0, 1)
+    world.arrive(E, 0, 3, 4)
+    world.hear(3, 4)
+    world.bench.engine.report_dead(world.bench.now, "job", 1, [1], "exit status 9")
+    world.bench.play()
+    new = restart(world.bench)
+    for rank in (0, 3):
+        world.ranks[rank].reassert(new)
+        assert new.failure(rank).detail == "rank 1 died: exit status 9"
+
+
 def test_a_rank_that_had_left_is_not_awaited(world: World) -> None:
     (known,) = known_jobs(world.bench.changes)
     bench = Bench(world.bench.engine.state.fabric, start=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -95,6 +96,22 @@ def test_the_one_that_cannot_be_made_gets_pauses_that_double_up_to_a_limit() -> 
             at.append(bench.now - NOON)
     gaps = [round(later - earlier, 6) for earlier, later in pairwise(at)]
     assert gaps == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0]
+
+
+def test_what_a_pausing_need_has_half_made_is_not_kept_for_it() -> None:
+    bench = Bench(make_fabric(4, ports=1), replace(PATIENT, overtake_s=0.01))
+    bench.observe()
+    bench.job(make_spec(places(4), {"dp": 4}), *GROUPS)
+    bench.arrive(AB, 0, 0, 1)
+    bench.pump()
+    step = bench.start()
+    assert step is not None
+    bench.lit["ocs0"] = {CrossConnect(0, 1)}
+    bench.settle(step, ok=False, works=False, detail="port 1 is stuck")
+    bench.now += 0.02  # overdue by now, it would go first, but it pauses for longer
+    bench.arrive(BC, 0, 1, 2)
+    bench.play()
+    assert bench.grants(2) == [("bc", 0)]
 
 
 def test_pairs_that_the_device_names_are_planned_apart_at_once() -> None:
