@@ -15,6 +15,7 @@ from opus_sdn.cli import emulator_switches
 from opus_sdn.cli.exits import CliError, ExitCode
 from opus_sdn.cli.files import read_fabric, write_whole
 from opus_sdn.cli.output import message, print_line
+from opus_sdn.fabric_file.mapping import MappingFileError, read_mapping
 
 if TYPE_CHECKING:
     from opus_sdn.drivers.polatis_emulator import EmulatorSpec, Faults, PolatisEmulator
@@ -83,7 +84,7 @@ def polatis(
     One JSON line with the addresses goes to stdout. Passwords are those of --config, else admin and root.
     """
     from opus_sdn.drivers.polatis_emulator import EmulatorSpec, Faults, PolatisEmulator
-    from opus_sdn.drivers.polatis_emulator.files import EmulatorFileError, check, read_mapping
+    from opus_sdn.drivers.polatis_emulator.files import EmulatorFileError, check
     from opus_sdn.drivers.polatis_emulator.flash import FlashError
 
     given = {
@@ -108,7 +109,7 @@ def polatis(
             tls=_tls(tls_cert, tls_key),
             state_file=state,
         )
-    except (EmulatorFileError, FlashError) as wrong:
+    except (EmulatorFileError, FlashError, MappingFileError) as wrong:
         raise CliError(str(wrong), ExitCode.USAGE) from None
     if nics is not None and fabric is None:
         raise CliError("--nics needs --fabric, which says which NIC is where", ExitCode.USAGE)

@@ -11,6 +11,7 @@ import typer
 from opus_sdn.cli.exits import CliError, ExitCode
 from opus_sdn.cli.files import fabric_text
 from opus_sdn.cli.output import Format, columns, message, print_json, print_table
+from opus_sdn.cli.verify import verify
 from opus_sdn.drivers.base import SwitchConfigError
 from opus_sdn.drivers.registry import open_driver
 from opus_sdn.fabric_file import FabricFileError, Fault, generate_fabric, parse_fabric
@@ -18,6 +19,7 @@ from opus_sdn.fabric_file.generate import SWITCH_CHOICES
 from opus_sdn.intent.fabric import CircuitKind, Fabric
 
 app = typer.Typer(help="Write and check fabric files.", no_args_is_help=True)
+app.command()(verify)
 
 
 @app.command()
