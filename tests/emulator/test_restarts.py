@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import httpx
 import pytest
 
 from opus_sdn.drivers.polatis_emulator import (
@@ -100,6 +101,16 @@ async def test_a_restart_that_was_asked_for_cuts_the_session_and_can_be_taken_ba
                 await tl1.message()
         await until(lambda: emulator._listeners["tl1"].listening)
         assert emulator.table == {1: 9}
+
+
+@asynchronous
+async def test_a_restart_at_once_is_never_answered() -> None:
+    async with switch(reboot_ms=10.0, initial=((1, 9),)) as (emulator, restconf, _):
+        path = "/api/operations/optical-switch:system-restart"
+        with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
+            await restconf.ask("POST", path, {"input": {"seconds": 0}})
+        await until(lambda: emulator._listeners["restconf"].listening)
+        assert (await restconf.ask("GET", TABLE)).status_code == 200
 
 
 @asynchronous

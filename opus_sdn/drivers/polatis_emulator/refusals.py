@@ -13,13 +13,10 @@ class Why(Enum):
     DUPLICATE = auto()  # one request uses a port twice
     IN_USE = auto()  # a port is in another circuit
     EXISTS = auto()  # the entry is there already
-    ABSENT = auto()  # nothing there to change
     FORBIDDEN = auto()  # this user may not
     LOCKED = auto()  # locked at the touchscreen
     MODULE = auto()  # the optical module failed
-    BAD_VALUE = auto()  # a value that cannot be
     MODIFIED = auto()  # not the revision that was expected
-    BOOTING = auto()  # not up yet
 
 
 class RefusalError(Exception):

@@ -10,7 +10,7 @@ from typing import Any
 from opus_sdn.drivers.polatis_emulator.alarms import AlarmSetting
 from opus_sdn.drivers.polatis_emulator.device import Actor, Device
 from opus_sdn.drivers.polatis_emulator.faults import Door
-from opus_sdn.drivers.polatis_emulator.http import Answer
+from opus_sdn.drivers.polatis_emulator.http import Answer, Fate
 from opus_sdn.drivers.polatis_emulator.judge import Edit
 from opus_sdn.drivers.polatis_emulator.optics import Attenuation
 from opus_sdn.drivers.polatis_emulator.refusals import RefusalError, Why
@@ -105,8 +105,11 @@ class Settings:
         given = body.get("input", {})
         if not isinstance(given, dict):
             raise malformed("input is not an object")
-        await operation(actor, {local(str(member)): value for member, value in given.items()})
-        return Answer(204)
+        members = {local(str(member)): value for member, value in given.items()}
+        await operation(actor, members)
+        # A restart without delay is faster than its own answer.
+        at_once = local(name) == "system-restart" and members.get("seconds", 0) in (0, "0")
+        return Answer(204, fate=Fate.LOST if at_once else Fate.SENT)
 
     def _port(self, actor: Actor, port: int, members: Members) -> None:
         _only(members, "label", "peer-port")
@@ -278,15 +281,12 @@ def as_problem(refusal: RefusalError) -> HttpProblem:
         Why.BAD_PORT: (400, "invalid-value"),
         Why.SAME_SIDE: (400, "invalid-value"),
         Why.DUPLICATE: (400, "invalid-value"),
-        Why.BAD_VALUE: (400, "invalid-value"),
         Why.IN_USE: (409, "in-use"),
         Why.EXISTS: (409, "data-exists"),
-        Why.ABSENT: (404, "data-missing"),
         Why.FORBIDDEN: (403, "access-denied"),
         Why.LOCKED: (403, "access-denied"),
         Why.MODULE: (500, "operation-failed"),
         Why.MODIFIED: (412, "operation-failed"),
-        Why.BOOTING: (503, "resource-denied"),
     }[refusal.why]
     if refusal.why is Why.EXISTS:
         name = f"/opsw:cross-connects/opsw:pair[opsw:ingress='{refusal.ports[0]}']"

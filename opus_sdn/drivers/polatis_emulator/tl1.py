@@ -281,15 +281,12 @@ def as_denial(refusal: RefusalError) -> DenialError:
         Why.BAD_PORT: "IDNV",
         Why.SAME_SIDE: "IDNV",
         Why.DUPLICATE: "IDNV",
-        Why.BAD_VALUE: "IPNV",
         Why.IN_USE: "SRCN",
         Why.EXISTS: "SRCN",
-        Why.ABSENT: "IDNV",
         Why.FORBIDDEN: "PICC",
         Why.LOCKED: "SRCN",
         Why.MODULE: "SSTP",
         Why.MODIFIED: "SRCN",
-        Why.BOOTING: "SARB",
     }[refusal.why]
     text = {Why.IN_USE: "Port in use", Why.FORBIDDEN: "Permission denied"}.get(refusal.why, refusal.detail)
     return DenialError(code, text)
