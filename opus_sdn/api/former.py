@@ -32,8 +32,7 @@ class FormerJob:
     @classmethod
     def of_record(cls, record: JobRecord) -> FormerJob:
         """As an earlier start has stored it."""
-        failure = Failure(Problem(record.cause), record.detail or "") if record.cause is not None else None
-        return cls(record.job, record.incarnation, record.spec, record.state, failure)
+        return cls(record.job, record.incarnation, record.spec, record.state, record.failure)
 
 
 class FormerJobs:
@@ -67,8 +66,9 @@ class FormerJobs:
         failure = former.failure
         # The cause stays, as the ranks may ask for it later still.
         cause, detail = (failure.problem.value, failure.detail) if failure is not None else (None, None)
+        rank, more = (failure.rank, failure.data) if failure is not None else (None, {})
         return (
-            JobSettled(job, former.incarnation, JobState.ENDED, cause, detail),
+            JobSettled(job, former.incarnation, JobState.ENDED, cause, detail, rank, more),
             EventAppended("job.ended", job, former.incarnation, data={"cause": cause, "detail": how}),
         )
 

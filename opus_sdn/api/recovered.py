@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opus_sdn.intent.changes import JobState
-from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.model import GroupSpec, Stream
 from opus_sdn.intent.recovery import KnownJob, KnownRun, KnownStep, KnownStream
 from opus_sdn.store.base import IntentRecord, JobRecord, LockRecord, Snapshot
@@ -13,13 +11,7 @@ from opus_sdn.store.base import IntentRecord, JobRecord, LockRecord, Snapshot
 
 def known_jobs(before: Snapshot) -> tuple[KnownJob, ...]:
     """The jobs that go on: those that run, and failed ones while ranks of them may hold something."""
-    holding = {(lock.job, lock.incarnation) for lock in before.locks}
-    return tuple(
-        _known_job(job, before)
-        for job in before.jobs
-        if job.state is JobState.RUNNING
-        or (job.state is JobState.FAILED and (job.job, job.incarnation) in holding)
-    )
+    return tuple(_known_job(job, before) for job in before.jobs if not job.over)
 
 
 def known_steps(before: Snapshot) -> tuple[KnownStep, ...]:
@@ -52,7 +44,7 @@ def _known_job(job: JobRecord, before: Snapshot) -> KnownJob:
         runs=_runs(filter(mine, before.locks), filter(mine, before.intents)),
         owners=tuple((owner.circuit, owner.digit) for owner in before.owners if mine(owner)),
         left=tuple(left.rank for left in before.left if mine(left)),
-        failure=Failure(Problem(job.cause), job.detail or "") if job.cause is not None else None,
+        failure=job.failure,
         intact=before.clean,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opus_sdn.api.fabric_keeper import NO_FABRIC, Drivers, FabricKeeper, document_of, store_fabric
@@ -17,7 +17,7 @@ from opus_sdn.api.former import FormerJobs
 from opus_sdn.api.recovered import known_jobs, known_steps
 from opus_sdn.api.witness import Witness
 from opus_sdn.fabric_file import FabricFileError, FabricSpec, parse_fabric
-from opus_sdn.intent.changes import Batch, Change, EventAppended, JobSettled, JobState
+from opus_sdn.intent.changes import Batch, Change, EventAppended, JobLetGo, JobSettled, JobState
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import Problem
 from opus_sdn.intent.model import CoreSettings
@@ -149,15 +149,14 @@ def _end_misfit(job: KnownJob) -> list[Change]:
     data: dict[str, object] = {"cause": cause, "detail": _misfit(name)}
     return [
         JobSettled(name, job.incarnation, JobState.FAILED, cause, _misfit(name)),
+        JobLetGo(name, job.incarnation),
         EventAppended("job.failed", name, job.incarnation, data=data),
     ]
 
 
 def _as_misfit(job: JobRecord) -> JobRecord:
     cause = Problem.CONTROLLER_RESTARTED.value
-    return JobRecord(
-        job.job, job.incarnation, job.spec, JobState.FAILED, cause, _misfit(job.job), job.started_at
-    )
+    return replace(job, state=JobState.FAILED, cause=cause, detail=_misfit(job.job), rank=None, data={})
 
 
 def _fabric_in_force(before: Snapshot, file: Path | None) -> FabricSpec | None:

@@ -54,13 +54,23 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class JobSettled:
-    """An incarnation ended, well or badly. `cause` is the failure's problem type."""
+    """An incarnation ended, well or badly. `cause` to `data` are the failure's, its problem type first."""
 
     job: str
     incarnation: int
     state: JobState
     cause: str | None = None
     detail: str | None = None
+    rank: int | None = None
+    data: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobLetGo:
+    """Nobody of a failed incarnation holds anything any more: all but how it ended may be forgotten."""
+
+    job: str
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +192,7 @@ class EventAppended:
 Change = (
     JobStarted
     | JobSettled
+    | JobLetGo
     | GroupChecked
     | RankLeft
     | RunGranted

@@ -57,8 +57,10 @@ def _give_up_intents(state: CoreState, job: JobCore) -> None:
 
 def _record_end(state: CoreState, job: JobCore, to: JobState, failure: Failure | None) -> None:
     cause, detail = (failure.problem.value, failure.detail) if failure else (None, None)
+    rank, more = (failure.rank, failure.data) if failure else (None, {})
     job.settled_in = job.settled_in or state.ledger.open_batch
-    state.ledger.add(JobSettled(job.spec.name, job.incarnation, to, cause, detail), durable=True)
+    settled = JobSettled(job.spec.name, job.incarnation, to, cause, detail, rank, more)
+    state.ledger.add(settled, durable=True)
     data = {"rank": failure.rank} if failure and failure.rank is not None else {}
     state.ledger.event(f"job.{to.value}", job, cause=cause, detail=detail, **data)
 

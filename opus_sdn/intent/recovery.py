@@ -53,7 +53,7 @@ class KnownRun:
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
-    """A job as stored: running, or failed (with its cause) while locks of it are left.
+    """A job as stored: running, or failed (with its cause) while ranks of it may hold something.
 
     `left` = ranks known to have stopped. `intact` = nothing that was ever answered is missing here.
     """
@@ -174,7 +174,6 @@ def _restore_run(state: CoreState, job: JobCore, known: KnownRun) -> None:
 def _open_grace(job: JobCore, known: KnownJob) -> None:
     if known.failure is not None:
         job.settle_as(known.failure)
-        return
     awaited = [rank for rank, rank_state in enumerate(job.ranks) if not rank_state.stopped]
     groups = [group.spec.ranks for group in job.groups.values() if group.domain is Domain.SCALE_OUT]
     job.grace = Grace.over(awaited, groups, known.intact)

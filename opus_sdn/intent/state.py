@@ -6,7 +6,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from opus_sdn.intent.changes import Batch, Change, CircuitsOwned, EventAppended, LocksReleased
+from opus_sdn.intent.changes import (
+    Batch,
+    Change,
+    CircuitsOwned,
+    EventAppended,
+    JobLetGo,
+    JobState,
+    LocksReleased,
+)
 from opus_sdn.intent.fabric import Circuit, Fabric, Terminal
 from opus_sdn.intent.job import JobCore, rails_of
 from opus_sdn.intent.model import CoreSettings, RankKey, Stream
@@ -167,6 +175,8 @@ class CoreState:
         name = job.spec.name
         if job.occupies_ports() or self.active.pop(name, None) is None:
             return
+        if job.state is JobState.FAILED:
+            self.ledger.add(JobLetGo(name, job.incarnation))
         self.jobs[name] = self.jobs.pop(name)  # the newest of the settled ones
         settled = [known for known in self.jobs if known not in self.active]
         for known in settled[: -self.settings.settled_jobs_max]:

@@ -22,6 +22,7 @@ from opus_sdn.intent.changes import (
     GroupChecked,
     IntentMoved,
     IntentState,
+    JobLetGo,
     JobSettled,
     JobStarted,
     JobState,
@@ -66,6 +67,7 @@ _JOBS, _GROUPS, _LEFT, _LOCKS, _MARKS, _INTENTS = (
 )
 _STEPS, _SWITCHES, _CIRCUITS, _EVENTS = (table(row) for row in (StepRow, SwitchRow, CircuitRow, EventRow))
 _OWNERS = table(OwnerRow)
+_WORK = (_GROUPS, _LEFT, _LOCKS, _MARKS, _OWNERS, _INTENTS)  # of an incarnation, while it works
 _META, _FABRIC, _PORTS, _RAILS = (table(row) for row in (MetaRow, FabricRow, PortRow, RailRow))
 
 
@@ -130,7 +132,7 @@ class Applier:
         self._first_event: int = read(select(func.min(_EVENTS.c.seq))).scalar() or 1
         self._steps_count: int = read(select(func.count()).select_from(_STEPS)).scalar_one()
         self._last_step: int = read(select(func.max(_STEPS.c.step))).scalar() or 0
-        ended = read(select(_JOBS.c.job).where(_JOBS.c.state == JobState.ENDED.value))
+        ended = read(select(_JOBS.c.job).where(_JOBS.c.over))
         self._ended: set[str] = set(ended.scalars())
         self._now = 0.0
         self._look_for_old_at = 0.0
@@ -222,7 +224,7 @@ class Applier:
                 self._rank_left(change)
             case JobStarted():
                 self._job_started(change, at)
-            case JobSettled():
+            case JobSettled() | JobLetGo():
                 self._job_settled(change, at)
 
     def _change_of_switch(self, change: StepPlanned | StepMoved | CircuitsObserved, at: float) -> None:
@@ -336,39 +338,56 @@ class Applier:
             "detail": None,
             "started_at": at,
             "settled_at": None,
+            "cause_rank": None,
+            "cause_data": None,
+            "over": False,
         }
         self._connection.execute(self._statements.job, job)
         self._incarnations[change.job] = change.incarnation
         self._ended.discard(change.job)
 
-    def _job_settled(self, change: JobSettled, at: float) -> None:
+    def _job_settled(self, change: JobSettled | JobLetGo, at: float) -> None:
         if not rules.may_act(self._newest(change.job), change.job, change.incarnation):
             return
-        if change.state is JobState.ENDED:
-            self._forget_work(change.job)
+        if isinstance(change, JobLetGo):
+            self._over(change.job)
+            return
+        data = codec.to_json(change.data, f"data of job {change.job!r}") if change.data else None
         self._connection.execute(
             update(_JOBS)
             .where(_JOBS.c.job == change.job)
             .values(
-                state=change.state.value, cause=change.cause, detail=codec.text(change.detail), settled_at=at
+                state=change.state.value,
+                cause=change.cause,
+                detail=codec.text(change.detail),
+                cause_rank=change.rank,
+                cause_data=data,
+                settled_at=at,
+                over=False,
             )
         )
+        self._ended.discard(change.job)
         if change.state is JobState.ENDED:
-            self._ended.add(change.job)
-            self._trim_jobs()
-        else:
-            self._ended.discard(change.job)
+            self._over(change.job)
+
+    def _over(self, job: str) -> None:
+        """Only how a job ended is kept of it, and of many only the newest."""
+        self._forget_work(job)
+        self._connection.execute(update(_JOBS).where(_JOBS.c.job == job).values(over=True))
+        self._ended.add(job)
+        self._trim_jobs()
 
     def _trim_jobs(self) -> None:
         """Forget the jobs that ended longest ago, but not how far incarnations were numbered."""
         drop = rules.jobs_to_drop(len(self._ended), self._retention.jobs_max)
         if not drop:
             return
-        ended = select(_JOBS.c.job, _JOBS.c.incarnation).where(_JOBS.c.state == JobState.ENDED.value)
+        ended = select(_JOBS.c.job, _JOBS.c.incarnation).where(_JOBS.c.over)
         oldest = self._connection.execute(ended.order_by(_JOBS.c.settled_at)).all()
         gone = [row.job for row in oldest[:drop]]
         floor = max(row.incarnation for row in oldest[:drop])
-        self._connection.execute(delete(_JOBS).where(_JOBS.c.job.in_(gone)))
+        for of in (*_WORK, _JOBS):  # an older program may have left work of them
+            self._connection.execute(delete(of).where(of.c.job.in_(gone)))
         lower = update(_META).where(_META.c.incarnation_floor < floor)
         self._connection.execute(lower.values(incarnation_floor=floor))
         self._ended.difference_update(gone)
@@ -378,7 +397,7 @@ class Applier:
     def _forget_work(self, job: str) -> None:
         """Remove what an incarnation works with, once nobody works in its name any more."""
         self.flush()
-        for of in (_GROUPS, _LEFT, _LOCKS, _MARKS, _OWNERS, _INTENTS):
+        for of in _WORK:
             self._connection.execute(delete(of).where(of.c.job == job))
 
     def _group_checked(self, change: GroupChecked) -> None:
@@ -394,7 +413,8 @@ class Applier:
         }
 
     def _rank_left(self, change: RankLeft) -> None:
-        if rules.may_act(self._newest(change.job), change.job, change.incarnation):
+        may = rules.may_act(self._newest(change.job), change.job, change.incarnation)
+        if may and change.job not in self._ended:
             left = {"job": change.job, "incarnation": change.incarnation, "rank": change.rank}
             self._left[(change.job, change.rank)] = left
 

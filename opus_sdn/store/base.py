@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from opus_sdn.intent.changes import Batch, IntentState, JobState, StepState
+from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import Domain, JobSpec, Stream
 
@@ -47,7 +48,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """The newest incarnation of a job name."""
+    """The newest incarnation of a job name. `over`: nobody holds anything in its name any more."""
 
     job: str
     incarnation: int
@@ -57,6 +58,16 @@ class JobRecord:
     detail: str | None
     started_at: float = 0.0
     settled_at: float | None = None
+    rank: int | None = None
+    data: dict[str, object] = field(default_factory=dict)
+    over: bool = False
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it ended badly, if it did."""
+        if self.cause is None:
+            return None
+        return Failure(Problem(self.cause), self.detail or "", self.rank, self.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from opus_sdn.intent.changes import (
     GroupChecked,
     IntentMoved,
     IntentState,
+    JobLetGo,
     JobSettled,
     JobStarted,
     JobState,
@@ -250,7 +251,7 @@ class MemoryStore:
                 self._rank_left(change)
             case JobStarted():
                 self._job_started(change, at)
-            case JobSettled():
+            case JobSettled() | JobLetGo():
                 self._job_settled(change, at)
 
     def _change_of_switch(self, change: StepPlanned | StepMoved | CircuitsObserved) -> None:
@@ -269,7 +270,9 @@ class MemoryStore:
                 owner = OwnerRecord(change.job, change.incarnation, circuit, change.digit)
                 self._put(self._owners, (change.job, circuit), owner)
 
-    def _may_act(self, change: LocksReleased | CircuitsOwned | IntentMoved | JobSettled | RankLeft) -> bool:
+    def _may_act(
+        self, change: LocksReleased | CircuitsOwned | IntentMoved | JobSettled | RankLeft | JobLetGo
+    ) -> bool:
         return rules.may_act(self._newest(change.job), change.job, change.incarnation)
 
     def _newest(self, job: str) -> int:
@@ -345,23 +348,37 @@ class MemoryStore:
         self._drop(self._ended_at, change.job)
 
     def _rank_left(self, change: RankLeft) -> None:
-        if self._may_act(change):
+        if self._may_act(change) and change.job not in self._ended_at:
             left = LeftRecord(change.job, change.incarnation, change.rank)
             self._put(self._left, (change.job, change.rank), left)
 
-    def _job_settled(self, change: JobSettled, at: float) -> None:
+    def _job_settled(self, change: JobSettled | JobLetGo, at: float) -> None:
         if not self._may_act(change):
             return
-        if change.state is JobState.ENDED:
-            self._forget_work(change.job)
-            self._put(self._ended_at, change.job, at)
-        else:
-            self._drop(self._ended_at, change.job)
-        detail = codec.text(change.detail)
+        if isinstance(change, JobLetGo):
+            self._over(change.job)
+            return
+        what = f"data of job {change.job!r}"
         settled = replace(
-            self._jobs[change.job], state=change.state, cause=change.cause, detail=detail, settled_at=at
+            self._jobs[change.job],
+            state=change.state,
+            cause=change.cause,
+            detail=codec.text(change.detail),
+            rank=change.rank,
+            data=codec.data_from_json(codec.to_json(change.data, what), what),
+            settled_at=at,
+            over=False,
         )
         self._put(self._jobs, change.job, settled)
+        self._drop(self._ended_at, change.job)
+        if change.state is JobState.ENDED:
+            self._over(change.job)
+
+    def _over(self, job: str) -> None:
+        self._forget_work(job)
+        over = replace(self._jobs[job], over=True)
+        self._put(self._jobs, job, over)
+        self._put(self._ended_at, job, over.settled_at or 0.0)
         self._trim_jobs()
 
     def _forget_work(self, job: str) -> None:

@@ -112,6 +112,9 @@ def _job(row: RowMapping) -> JobRecord:
         detail=row["detail"],
         started_at=row["started_at"],
         settled_at=row["settled_at"],
+        rank=row["cause_rank"],
+        data=codec.data_from_json(row["cause_data"] or "{}", f"data of job {row['job']!r}"),
+        over=row["over"],
     )
 
 

@@ -148,6 +148,9 @@ class JobRow(Row, table=True):
     detail: str | None = Field(sa_type=Text)
     started_at: float = Field(sa_type=Double)
     settled_at: float | None = Field(sa_type=Double)
+    cause_rank: int | None = Field(sa_type=BIG)
+    cause_data: str | None = Field(sa_type=Text)
+    over: bool = Field(sa_type=Boolean, sa_column_kwargs={"server_default": false()})
 
 
 def _of_newest_incarnation() -> ForeignKeyConstraint:

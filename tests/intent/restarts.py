@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from opus_sdn.intent.changes import (
     Change,
     GroupChecked,
+    JobLetGo,
     JobSettled,
     JobStarted,
     JobState,
@@ -109,9 +110,12 @@ def known_jobs(changes: Iterable[Change], intact: bool = False) -> list[KnownJob
     for job in started.values():
         mine = [c for c in kept if getattr(c, "job", None) == job.job and c.incarnation == job.incarnation]  # type: ignore[union-attr]
         settled = [c for c in mine if isinstance(c, JobSettled)]
-        if any(c.state is JobState.ENDED for c in settled):
+        over = any(isinstance(c, JobLetGo) for c in mine)
+        if over or any(c.state is JobState.ENDED for c in settled):
             continue
-        failure = Failure(Problem(settled[0].cause), settled[0].detail or "") if settled else None  # type: ignore[arg-type]
+        failure = (
+            Failure(Problem(settled[0].cause), settled[0].detail or "", settled[0].rank) if settled else None
+        )  # type: ignore[arg-type]
         groups = [
             GroupSpec(c.group, c.ranks, c.dimension, c.ordinal) for c in mine if isinstance(c, GroupChecked)
         ]

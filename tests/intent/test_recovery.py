@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from opus_sdn.intent.changes import JobState, RankLeft, RunGranted, StepMoved, StepState
-from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.changes import JobLetGo, JobState, RankLeft, RunGranted, StepMoved, StepState
+from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import Arrival, ArrivalState, CoreSettings, Grant, Session, Stream, StreamMark
 from opus_sdn.intent.reasons import Reason
@@ -406,17 +407,36 @@ def test_a_failed_job_keeps_its_locks_and_cause_over_a_restart(world: World) -> 
     world.hear(0, 1)
     world.bench.engine.abort(world.bench.now, "job", 1, 0, "enough")
     world.bench.play()
-    world.restart()
+    world.restart(intact=True)
     assert world.bench.engine.state.live
     assert not world.bench.engine.state.graced
     world.reassert(0)
-    assert (world.problem(0), world.bench.failure(0).detail) == (
-        Problem.ABORTED,
-        "rank 0 aborted the job: enough",
-    )
-    for rank in (0, 1):
+    told = world.bench.failure(0)
+    assert (told.problem, told.detail, told.rank) == (Problem.ABORTED, "rank 0 aborted the job: enough", 0)
+    for rank in range(5):
         world.bench.news(rank, leave=True)
+    world.bench.play()
     assert not world.bench.engine.state.active
+    assert [type(change) for change in world.bench.changes if isinstance(change, JobLetGo)] == [JobLetGo]
+
+
+def test_the_ports_of_a_failed_job_are_kept_until_all_its_ranks_were_heard_or_silent_for_a_lease(
+    world: World,
+) -> None:
+    world.bench.engine.abort(world.bench.now, "job", 1, 0, "enough")
+    world.bench.play()
+    assert world.bench.engine.state.active == {}, "before the restart it was known that nobody held anything"
+    before = [batch for batch in world.bench.batches if not any(isinstance(c, JobLetGo) for c in batch)]
+    (known,) = known_jobs([change for batch in before for change in batch])
+    assert known.failure is None, "its end was in the same batch, which is lost here"
+    failed = replace(known, failure=Failure(Problem.ABORTED, "enough"))
+    bench = Bench(world.bench.engine.state.fabric, start=8)
+    bench.engine.recover(bench.now, [failed], [])
+    assert bench.engine.state.graced
+    bench.now += 31
+    bench.engine.tick(bench.now)
+    assert not bench.engine.state.graced
+    assert not bench.engine.state.active
 
 
 def test_a_rank_of_a_failed_job_hears_its_cause_whatever_it_was_granted_before(world: World) -> None:

@@ -12,11 +12,13 @@ from opus_sdn.intent.changes import (
     CircuitsOwned,
     EventAppended,
     IntentState,
+    JobLetGo,
     JobState,
     RankLeft,
     StepMoved,
     StepState,
 )
+from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import Domain
 from opus_sdn.store.base import (
@@ -192,6 +194,17 @@ def test_a_settled_job_is_stored_with_when_and_why(store: Store) -> None:
         100.0,
         100.0,
     )
+
+
+def test_of_a_failed_job_that_is_let_go_only_how_it_ended_is_kept(store: Store) -> None:
+    write(store, started(), checked("dp0"), granted(), settled(JobState.FAILED, cause="rank-lost"))
+    assert (store.snapshot().jobs[0].over, len(store.snapshot().locks)) == (False, 2)
+    write(store, JobLetGo("llama", 1), RankLeft("llama", 1, 0))
+    seen = store.snapshot()
+    assert (seen.locks, seen.groups, seen.marks, seen.left) == ((), (), (), ())
+    (job,) = seen.jobs
+    assert (job.state, job.over) == (JobState.FAILED, True)
+    assert job.failure == Failure(Problem.RANK_LOST, "because of rank-lost", 1, {"n": 1, "ranks": [1, 2]})
 
 
 def test_circuits_count_for_who_owned_them_last_until_the_job_has_ended(store: Store) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 
 import opus_sdn
 from opus_sdn.store import migrate
-from opus_sdn.store.base import StoreError
+from opus_sdn.store.base import Snapshot, StoreError
 from opus_sdn.store.database import database_of
 from opus_sdn.store.sql import SqlStore
 from tests.store.world import World
@@ -40,6 +40,7 @@ OURS = {
     "circuit_owners",
 }
 LATER = {"lease", "circuit_owners", "left_ranks"}  # than the first revision
+COLUMNS = {"jobs": "job, incarnation, spec, state, cause, detail, started_at, settled_at"}  # of the first one
 
 
 def tables(url: str) -> set[str]:
@@ -59,11 +60,19 @@ def content(url: str) -> dict[str, list[tuple[object, ...]]]:
     engine = create_engine(url)
     with engine.connect() as connection:
         found = {
-            name: sorted(map(tuple, connection.exec_driver_sql(f"SELECT * FROM {name}")), key=repr)
+            name: sorted(
+                map(tuple, connection.exec_driver_sql(f"SELECT {COLUMNS.get(name, '*')} FROM {name}")),
+                key=repr,
+            )
             for name in OURS - LATER - {"meta"}
         }
     engine.dispose()
     return found
+
+
+def as_first(seen: Snapshot) -> Snapshot:
+    """Without what the first revision did not keep of jobs."""
+    return replace(seen, jobs=tuple(replace(job, rank=None, data={}, over=False) for job in seen.jobs))
 
 
 def test_a_database_with_content_goes_up_down_and_up_and_keeps_it_all(url: str, open_sql: OpenSql) -> None:
@@ -86,7 +95,8 @@ def test_a_database_with_content_goes_up_down_and_up_and_keeps_it_all(url: str, 
     migrate.upgrade(url)
     assert (migrate.check(url), tables(url), content(url)) == (None, OURS, rows)
     store = open_sql()
-    assert store.snapshot() == replace(before, clean=store.snapshot().clean, owners=(), left=())
+    after = store.snapshot()
+    assert as_first(after) == replace(as_first(before), clean=after.clean, owners=(), left=())
     assert store.raise_start() == 3
     assert not store.snapshot().clean, "what an older program did is not known to have ended in order"
     store.close()

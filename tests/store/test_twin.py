@@ -52,7 +52,7 @@ def test_the_same_history_leaves_the_same_state_in_both_stores(
 
 def test_the_histories_hold_all_that_a_store_has_to_keep() -> None:
     twin = MemoryStore()
-    for batch in World(0).batches(400):
+    for batch in World(1).batches(400):
         twin.submit(batch).result()
     seen = twin.snapshot()
     nothing = replace(

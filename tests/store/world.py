@@ -14,6 +14,7 @@ from opus_sdn.intent.changes import (
     GroupChecked,
     IntentMoved,
     IntentState,
+    JobLetGo,
     JobSettled,
     JobStarted,
     JobState,
@@ -52,7 +53,10 @@ def started(job: str = "llama", incarnation: int = 1, nonce: str = "n1") -> JobS
 def settled(
     state: JobState, job: str = "llama", incarnation: int = 1, cause: str | None = None
 ) -> JobSettled:
-    return JobSettled(job, incarnation, state, cause, None if cause is None else f"because of {cause}")
+    if cause is None:
+        return JobSettled(job, incarnation, state)
+    data: dict[str, object] = {"n": incarnation, "ranks": [1, 2]}
+    return JobSettled(job, incarnation, state, cause, f"because of {cause}", incarnation % 3, data)
 
 
 def checked(group: str = "dp0", job: str = "llama", incarnation: int = 1) -> GroupChecked:
@@ -152,12 +156,13 @@ class World:
             ]
         state = self._random.choice([JobState.ENDED, JobState.FAILED])
         cause = "rank-lost" if state is JobState.FAILED else None
+        changes = [settled(state, job.name, job.incarnation, cause), self._event(f"job.{state.value}", job)]
+        if state is JobState.FAILED and self._random.random() < 0.5:
+            state = JobState.ENDED
+            changes.append(JobLetGo(job.name, job.incarnation))
         if state is JobState.ENDED:
             job.running, job.held = False, []
-        return [
-            settled(state, job.name, job.incarnation, cause),
-            self._event(f"job.{state.value}", job),
-        ]
+        return changes
 
     def _run(self) -> list[Change]:
         running = [job for job in self._jobs if job.running]
