@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from opus_sdn.intent import drift
-from opus_sdn.intent.changes import IntentState
 from opus_sdn.intent.fabric import Circuit, CrossConnect, DriftPolicy
 from opus_sdn.intent.hints import HintedMoves, hinted_moves
 from opus_sdn.intent.job import JobCore, Lost, Seed
@@ -46,8 +45,7 @@ def wants_on(state: CoreState, switch: str) -> tuple[list[Want], Causes]:
                     _add_want(repairs, causes, switch, job, name, lost, (lost.circuit,))
         for intent in job.waiting:
             circuits = intent.connection.circuits
-            yields = intent.state is IntentState.STALLED
-            _add_want(wants, causes, switch, job, intent.key, intent, circuits, yields=yields)
+            _add_want(wants, causes, switch, job, intent.key, intent, circuits, yields=intent.yields)
         if job.hinting.get(switch):
             moves = hinted_moves(state, job, switch)
             _add_want(hints, causes, switch, job, HINTS, moves, moves.circuits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opus_sdn.intent import drift, setbacks
+from opus_sdn.intent import drift
 from opus_sdn.intent.causes import Cause, causes_of, circuits_of
 from opus_sdn.intent.fabric import CrossConnect, Terminal
 from opus_sdn.intent.hints import HintedMoves
@@ -84,7 +84,7 @@ def _protected(
                 default=len(ordered),
             )
             for intent in ordered[:first_cause]:
-                if setbacks.yields(state, now, job, intent):
+                if intent.yields:
                     continue
                 for circuit in intent.connection.circuits:
                     if circuit.switch == step.switch and pair in circuit.cross_connects:

@@ -10,7 +10,6 @@ from opus_sdn.intent.model import RankKey
 from opus_sdn.intent.moves import intent_data, record_move
 from opus_sdn.intent.order import Reservations, count_overtaking, in_order, patient_until
 from opus_sdn.intent.reasons import Because, Reason
-from opus_sdn.intent.setbacks import yields
 from opus_sdn.intent.stalling import note
 from opus_sdn.intent.state import CoreState, own
 from opus_sdn.intent.streams import Intent, StreamState
@@ -82,7 +81,7 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
                 note(state, now, job, intent, held_back)
             elif intent.because is None or intent.because.reason in PASSING:
                 note(state, now, job, intent, Because(Reason.SWITCHING, "its circuits are to be made"))
-            if not yields(state, now, job, intent):  # else it would hold up those whom its device serves
+            if not intent.yields:  # else it would hold up those whom its device serves
                 reserved.add(intent)
             waiting.append(intent)
         if not granted:

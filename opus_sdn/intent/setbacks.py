@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from opus_sdn.intent.causes import Cause, circuits_of
-from opus_sdn.intent.changes import IntentState
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import CoreSettings
 from opus_sdn.intent.planner import Want
-from opus_sdn.intent.state import CoreState
-from opus_sdn.intent.streams import Intent
 from opus_sdn.intent.switches import FailureKind, Setback, Step, SwitchState
 
 Waiting = Iterable[tuple[JobCore, str, Cause]]
@@ -29,21 +26,9 @@ def keep_to(switch: SwitchState, keys: Collection[str]) -> None:
 
 
 def parked(now: float, switch: SwitchState, key: str) -> bool:
-    """Whether a need still pauses. It reserves nothing meanwhile."""
+    """Whether a need still pauses."""
     setback = switch.setbacks.get(key)
     return setback is not None and now < setback.until
-
-
-def yields(state: CoreState, now: float, job: JobCore, intent: Intent) -> bool:
-    """Whether an intent keeps nothing for itself now: it is stalled, or pauses on one of its switches.
-
-    Planning, starting and granting ask here alike: where they differ, a step is planned and dropped for ever.
-    """
-    if intent.state is IntentState.STALLED:
-        return True
-    key = f"{job.spec.name}/{job.incarnation}/{intent.key}"
-    switches = {circuit.switch for circuit in intent.connection.circuits}
-    return any(parked(now, state.switches[name], key) for name in switches)
 
 
 def groups(switch: SwitchState, wants: Iterable[Want]) -> list[frozenset[str]]:

@@ -37,12 +37,14 @@ def plan_switch(state: CoreState, now: float, switch: SwitchState) -> list[int]:
             if not all(state.is_up(circuit) for circuit in want.circuits):
                 _note(state, now, causes, want.key, unusable)
         return []
-    ready = [want for want in wants if not setbacks.parked(now, switch, want.key)]
+    pausing = {want.key for want in wants if setbacks.parked(now, switch, want.key)}
+    # One that pauses keeps its place and its ports, unless it is stalled.
+    wants = [want for want in wants if want.key not in pausing or not want.yields]
     switch.retry_at = _next_pause_end(now, switch)
     return [
         step
-        for chosen in setbacks.groups(switch, ready)
-        for step in _plan_together(state, now, switch, ready, causes, chosen)
+        for chosen in setbacks.groups(switch, [want for want in wants if want.key not in pausing])
+        for step in _plan_together(state, now, switch, wants, causes, chosen)
     ]
 
 

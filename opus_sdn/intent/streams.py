@@ -47,6 +47,15 @@ class Intent:
         """Name of this run's intent within its job."""
         return f"{self.stream}#{self.n}"
 
+    @property
+    def yields(self) -> bool:
+        """Whether it keeps no ports for itself while it waits: no device serves it in time.
+
+        Planning, starting and granting ask here alike: where they differ, a step is planned and dropped for
+        ever. One that only pauses after a failed step keeps its place.
+        """
+        return self.state is IntentState.STALLED
+
     def move(self, to: IntentState) -> None:
         """Change state by the table."""
         self.state = advance_intent(self.state, to)
