@@ -12,10 +12,16 @@ from opus_sdn.intent.reasons import Because
 
 
 class PortChoice(StrEnum):
-    """Which ports a two-member ring uses; see the design's port choice."""
+    """Which ports rings use.
+
+    `spread`: a ring of two those that no pair of these ranks needs. `one-port`: every ring one port of each
+    member, transmitting to the next member and receiving from the previous one; the standard ports where
+    circuits are not directed.
+    """
 
     STANDARD = "standard"
     SPREAD = "spread"
+    ONE_PORT = "one-port"
 
 
 class WorldGroup(StrEnum):

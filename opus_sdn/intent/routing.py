@@ -117,8 +117,13 @@ def _ring_on_rail(fabric: Fabric, spec: JobSpec, layout: Layout, members: Sequen
         sides = (RIGHT, LEFT)
         if spec.port_choice is PortChoice.SPREAD:
             sides = _spread_sides(layout, members[0], members[1])
+        elif spec.port_choice is PortChoice.ONE_PORT and fabric.circuit_kind is CircuitKind.DIRECTED:
+            sides = _one_side(layout, members[0]), _one_side(layout, members[1])
         return list(link(fabric, places[0], sides[0], places[1], sides[1]))
     directed = fabric.circuit_kind is CircuitKind.DIRECTED
+    if directed and spec.port_choice is PortChoice.ONE_PORT:
+        sides_of = [_one_side(layout, rank) for rank in members]
+        return _around(fabric, places, sides_of, sides_of)
     if fabric.ports_per_gpu == 1 and not directed:
         raise CoreError(
             Problem.UNROUTABLE,
@@ -126,11 +131,24 @@ def _ring_on_rail(fabric: Fabric, spec: JobSpec, layout: Layout, members: Sequen
             f"circuits; this fabric has one port per GPU and {fabric.circuit_kind} circuits",
             ranks=list(members),
         )
+    return _around(fabric, places, [RIGHT] * len(places), [LEFT] * len(places))
+
+
+def _around(
+    fabric: Fabric, places: Sequence[Place], leaves: Sequence[int], enters: Sequence[int]
+) -> list[Circuit]:
+    """Circuits from each place to the next one around, by the sides on which they leave and enter a place."""
+    following, entered = [*places[1:], places[0]], [*enters[1:], enters[0]]
     circuits: list[Circuit] = []
-    for a, b in zip(places, places[1:] + places[:1], strict=True):
-        for i, j in zip(port_indices(fabric, RIGHT), port_indices(fabric, LEFT), strict=True):
+    for a, b, a_side, b_side in zip(places, following, leaves, entered, strict=True):
+        for i, j in zip(port_indices(fabric, a_side), port_indices(fabric, b_side), strict=True):
             circuits.append(fabric.circuit(Port(a.host, a.slot, i), Port(b.host, b.slot, j)))
     return circuits
+
+
+def _one_side(layout: Layout, rank: int) -> int:
+    """The first stage has no pair on its left; the others need their right ports before the rings only."""
+    return LEFT if layout.stage_of[rank] == 0 else RIGHT
 
 
 def _spread_sides(layout: Layout, first: int, second: int) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from opus_sdn.intent.errors import CoreError, Problem
@@ -109,6 +111,28 @@ def test_spread_keeps_a_ring_clear_of_the_pairs_of_the_same_ranks() -> None:
         for end in c.split("--")
     }
     assert not rings & pairs
+
+
+ONE_PORT = [
+    ({"dp": 4}, (0, 1, 2), ["0p0->1p0", "1p0->2p0", "2p0->0p0"]),  # the first stage's left ports
+    ({"pp": 2, "dp": 3}, (3, 4, 5), ["3p1->4p1", "4p1->5p1", "5p1->3p1"]),  # the right ports of all others
+    ({"pp": 2, "dp": 3}, (3, 4), ["3p1->4p1", "4p1->3p1"]),
+    ({"pp": 3, "dp": 2}, (0, 1), ["0p0->1p0", "1p0->0p0"]),
+]
+
+
+@pytest.mark.parametrize(("dimensions", "members", "wanted"), ONE_PORT)
+def test_a_directed_ring_may_keep_to_one_port_of_each_member(
+    dimensions: dict[str, int], members: tuple[int, ...], wanted: list[str]
+) -> None:
+    world = math.prod(dimensions.values())
+    found = circuits(members, kind=DIRECTED, dimensions=dimensions, world=world, choice=PortChoice.ONE_PORT)
+    assert found == wanted
+
+
+def test_where_circuits_have_no_direction_rings_take_the_standard_ports() -> None:
+    for members in ((0, 1), (0, 1, 2)):
+        assert circuits(members, choice=PortChoice.ONE_PORT) == circuits(members)
 
 
 def test_directed_rings_need_one_port_and_go_one_way() -> None:
