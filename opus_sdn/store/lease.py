@@ -22,7 +22,8 @@ from opus_sdn.store.base import StoreError
 from opus_sdn.store.database import database_of, reason
 from opus_sdn.store.postgres import PostgresDatabase
 
-NOW = "extract(epoch FROM clock_timestamp())::double precision"
+# When the statement reached the server: the same wherever it stands in it, and never too late.
+NOW = "extract(epoch FROM statement_timestamp())::double precision"
 _READ = text(f"SELECT *, {NOW} AS now FROM lease WHERE id = 1")  # noqa: S608
 _READ_LOCKED = text(f"SELECT *, {NOW} AS now FROM lease WHERE id = 1 FOR UPDATE")  # noqa: S608
 _TAKE = text(

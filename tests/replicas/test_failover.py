@@ -44,8 +44,7 @@ def fail_over(cluster: Cluster, how: str) -> Failover:
     if how == "stopped":
         leader.signal(signal.SIGCONT)
     else:
-        cluster.remove(leader)
-        cluster.start()
+        cluster.start_again(leader)
     return Failover(how, took_s)
 
 
