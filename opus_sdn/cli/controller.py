@@ -91,6 +91,7 @@ class Controller:
             headers=headers,
             verify=_certificates(self.url, ca_file),
             trust_env=False,
+            follow_redirects=True,  # a replica that does not lead says who does
             timeout=httpx.Timeout(REQUEST_S, connect=CONNECT_S),
         )
 

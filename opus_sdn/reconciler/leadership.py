@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -51,7 +51,13 @@ class LeaseRow(Protocol):
 class Leadership:
     """This process's part in it. Used on the event loop; `took` and `may_step` from any thread."""
 
-    def __init__(self, lease: LeaseRow, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        lease: LeaseRow,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        thread: Executor | None = None,  # given in tests
+    ) -> None:
         self.seen: LeaseRecord | None = None  # the lease as it was last read
         self._lease = lease
         self._clock = clock
@@ -61,7 +67,7 @@ class Leadership:
         self._loop = asyncio.get_running_loop()
         self._taken = asyncio.Event()
         # Of its own: the shared one may be full of calls that wait for the same database.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="opus-lease")
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="opus-lease")
 
     @property
     def leader(self) -> str | None:

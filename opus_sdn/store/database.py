@@ -67,6 +67,10 @@ class Database(ABC):
         """A transaction whose commit waits for the disk if `durable`, else survives the process only."""
 
     @abstractmethod
+    def must_not_be_led(self, connection: Connection) -> None:
+        """Before a migration, in its transaction: StoreError when a controller decides on this database."""
+
+    @abstractmethod
     def verify(self, connection: Connection) -> None:
         """After a migration, in its transaction: StoreError when rows would point nowhere."""
 

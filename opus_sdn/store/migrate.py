@@ -128,10 +128,12 @@ def settings_for(connection: Connection | None, package: Path = PACKAGE) -> Conf
 
 
 def _migrate(database: Database, act: Callable[[Config], None]) -> None:
-    revision_of(database)  # refuses what is not ours before anything is written
+    found = revision_of(database)  # refuses what is not ours before anything is written
     engine = database.migration_engine()
     try:
         with engine.begin() as connection:
+            if found is not None:
+                database.must_not_be_led(connection)
             act(settings_for(connection))
             database.verify(connection)
     except (SQLAlchemyError, CommandError) as failed:

@@ -156,6 +156,17 @@ class PostgresDatabase(Database):
         """Whatever it is."""
         return NEEDS
 
+    def must_not_be_led(self, connection: Connection) -> None:
+        """By the lease, where the schema has one."""
+        if connection.exec_driver_sql("SELECT to_regclass('lease')").scalar() is None:
+            return
+        leads = connection.exec_driver_sql(
+            "SELECT address FROM lease WHERE holder <> '' "
+            "AND expires_at > extract(epoch FROM clock_timestamp())"
+        ).scalar()
+        if leads is not None:
+            raise StoreError(f"{self.name} is in use by the controller at {leads}: stop all replicas first")
+
     def verify(self, connection: Connection) -> None:
         """Nothing: foreign keys are never off."""
 

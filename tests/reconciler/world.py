@@ -156,6 +156,7 @@ class World:
         deadline_s: float = 1000.0,
         observe_s: float | None = None,
         fabric: Fabric | None = None,
+        may_step: Callable[[], bool] = lambda: True,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.loop = loop
@@ -171,6 +172,7 @@ class World:
             loop,
             step_deadline_s=step_deadline_s,
             observe_s=observe_s,
+            may_step=may_step,
         )
         self.deadline_s = deadline_s
 

@@ -19,6 +19,7 @@ from opus_sdn.api import problems
 from opus_sdn.api.schemas import GROUP_PATTERN, NAME_PATTERN, WHOLE_MAX
 from opus_sdn.intent.errors import STATUS, CoreError, Problem
 from opus_sdn.intent.job import JobCore
+from opus_sdn.reconciler.phase import Phase
 from opus_sdn.reconciler.runtime import Runtime
 
 T = TypeVar("T")
@@ -59,6 +60,12 @@ def job_core(runtime: Runtime, job: str) -> JobCore:
     if core is None:
         raise CoreError(Problem.UNKNOWN_JOB, f"there is no job {job!r}; declare it first", job=job)
     return core
+
+
+async def send_changes_to_the_leader(request: Request) -> None:
+    """A replica that follows changes nothing, whatever else is wrong with the request."""
+    if request.method not in {"GET", "HEAD"} and runtime_of(request).phase is Phase.FOLLOWING:
+        runtime_of(request).require_ready()
 
 
 async def refuse_unknown_query(request: Request) -> None:
