@@ -18,7 +18,7 @@ BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Go forward. A database that was used before is not known to have been left in order."""
+    """Go forward. Whether a database that was used before was left in order has to be found out."""
     with op.batch_alter_table("meta") as meta:
         meta.add_column(sa.Column("commits", BIG, server_default=sa.text("0"), nullable=False))
         meta.add_column(sa.Column("incarnation_floor", BIG, server_default=sa.text("0"), nullable=False))
@@ -28,6 +28,7 @@ def upgrade() -> None:
         "INSERT INTO meta (id, start_number, ended_clean) "
         "SELECT 1, 0, TRUE WHERE NOT EXISTS (SELECT 1 FROM meta)"
     )
+    _note_whether_left_in_order()
     op.create_table(
         "lease",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -41,6 +42,17 @@ def upgrade() -> None:
         sa.CheckConstraint("id = 1", name=op.f("ck_lease_single_row")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_lease")),
     )
+
+
+def _note_whether_left_in_order() -> None:
+    """The program before this revision did not say. But if it has closed the file, and has written into it
+    since the machine was switched on, then nothing of what it answered can be missing.
+    """
+    config = op.get_context().config
+    since = config.attributes.get("closed_in_order_since") if config is not None else None
+    newest = op.get_bind().execute(sa.text("SELECT max(at) FROM events")).scalar()
+    if since is not None and newest is not None and newest >= since:
+        op.execute("UPDATE meta SET ended_clean = TRUE")
 
 
 def downgrade() -> None:

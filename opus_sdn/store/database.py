@@ -71,6 +71,13 @@ class Database(ABC):
         """Before a migration, in its transaction: StoreError when a controller decides on this database."""
 
     @abstractmethod
+    def closed_in_order_since(self) -> float | None:
+        """If whoever used it last has closed it: since when the machine has not lost power; None if unknown.
+
+        In seconds since 1970. What was written since then and before it was closed is all there.
+        """
+
+    @abstractmethod
     def verify(self, connection: Connection) -> None:
         """After a migration, in its transaction: StoreError when rows would point nowhere."""
 

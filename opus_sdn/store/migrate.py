@@ -46,7 +46,13 @@ def downgrade(url: str, revision: str) -> None:
 
 def upgrade_claimed(database: Database) -> None:
     """As `upgrade`, for a caller that has claimed the database."""
-    _migrate(database, lambda settings: command.upgrade(settings, "head"))
+    since = database.closed_in_order_since()  # first: opening it leaves traces
+
+    def act(settings: Config) -> None:
+        settings.attributes["closed_in_order_since"] = since
+        command.upgrade(settings, "head")
+
+    _migrate(database, act)
 
 
 @cache

@@ -167,6 +167,10 @@ class PostgresDatabase(Database):
         if leads is not None:
             raise StoreError(f"{self.name} is in use by the controller at {leads}: stop all replicas first")
 
+    def closed_in_order_since(self) -> float | None:
+        """Not known: a server may lose its newest commits whoever has closed what."""
+        return None
+
     def verify(self, connection: Connection) -> None:
         """Nothing: foreign keys are never off."""
 

@@ -8,6 +8,7 @@ the death of the process by any signal, and is lost when the machine loses power
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -121,6 +122,13 @@ class SqliteDatabase(Database):
 
     def must_not_be_led(self, connection: Connection) -> None:
         """Nothing: the claim says so."""
+
+    def closed_in_order_since(self) -> float | None:
+        """The last one to close the file removes its log; whoever is killed leaves it there."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            return None
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def verify(self, connection: Connection) -> None:
         """What foreign keys would have refused while they were off."""
