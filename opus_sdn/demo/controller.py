@@ -106,6 +106,10 @@ class Controller:
         """One POST below /api/v1, whatever the answer."""
         return self._client.post(path, json=body)
 
+    def try_put(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        """One PUT below /api/v1, whatever the answer."""
+        return self._client.put(path, json=body)
+
     def all(self, path: str, **query: Any) -> list[dict[str, Any]]:
         """Every item of a list, through its cursors."""
         items: list[dict[str, Any]] = []
