@@ -86,7 +86,7 @@ async def open_term(
         nonces={job.job: (job.spec.nonce,) for job in before.jobs if job.job not in taken},
     )
     for switch in before.switches:
-        engine.remember(switch.switch, switch.matching)
+        engine.remember(switch.switch, switch.matching, switch.foreign)
     misfits = engine.recover(clock(), jobs, known_steps(before))
     newest_event = before.last_event
     if misfits:

@@ -48,11 +48,7 @@ def take_observation(
         _count_undone(state, now, switch, pair)
     _look_after_circuits(state, now, switch)
     name = switch.switch.name
-    state.ledger.add(
-        CircuitsObserved(
-            name, switch.generation, tuple(sorted(switch.matching)), tuple(sorted(switch.foreign))
-        )
-    )
+    state.ledger.add(_observed(switch))
     for job in state.active.values():
         rails = [rail.name for rail in state.fabric.rails if rail.switch == name and rail.name in job.rails]
         if rails and job.occupies_ports():
@@ -95,10 +91,17 @@ def adopt(state: CoreState, circuits: Iterable[Circuit]) -> None:
     for circuit in circuits:
         switch = state.switches[circuit.switch]
         only = state.fabric.observed_only(circuit.switch)
-        for pair in circuit.cross_connects:
-            if pair in switch.foreign and pair.ingress not in only:
-                del switch.foreign[pair]
-                switch.made.add(pair)
+        theirs = [p for p in circuit.cross_connects if p in switch.foreign and p.ingress not in only]
+        for pair in theirs:
+            del switch.foreign[pair]
+            switch.made.add(pair)
+        if theirs:
+            state.ledger.add(_observed(switch))
+
+
+def _observed(switch: SwitchState) -> CircuitsObserved:
+    matching, foreign = tuple(sorted(switch.matching)), tuple(sorted(switch.foreign))
+    return CircuitsObserved(switch.switch.name, switch.generation, matching, foreign)
 
 
 def kept_pairs(state: CoreState, switch: SwitchState) -> frozenset[CrossConnect]:

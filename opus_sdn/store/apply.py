@@ -80,6 +80,7 @@ def _delete_by_key(of: Table) -> Delete:
 
 
 _LOCK_KEY, _MARK_KEY, _INTENT_KEY = (_key_names(of) for of in (_LOCKS, _MARKS, _INTENTS))
+_CIRCUIT_KEY = _key_names(_CIRCUITS)
 _LOCK_GONE, _INTENT_GONE, _CIRCUIT_GONE = (_delete_by_key(of) for of in (_LOCKS, _INTENTS, _CIRCUITS))
 _LOCK_NEW, _EVENT_NEW, _STEP_NEW, _CIRCUIT_NEW = (insert(of) for of in (_LOCKS, _EVENTS, _STEPS, _CIRCUITS))
 
@@ -123,9 +124,9 @@ class Applier:
         self._incarnations: dict[str, int] = {
             row.job: row.incarnation for row in read(select(_JOBS.c.job, _JOBS.c.incarnation))
         }
-        observed: dict[str, set[CrossConnect]] = {}
-        for switch, ingress, egress in read(select(_CIRCUITS)):
-            observed.setdefault(switch, set()).add(CrossConnect(ingress, egress))
+        observed: dict[str, set[tuple[CrossConnect, bool]]] = {}
+        for switch, ingress, egress, others in read(select(_CIRCUITS)):
+            observed.setdefault(switch, set()).add((CrossConnect(ingress, egress), others))
         self._observed = {switch: frozenset(pairs) for switch, pairs in observed.items()}
         # One at a time: then both ends of the table itself are read, and damage there is found at the start.
         self._last_event: int = read(select(func.max(_EVENTS.c.seq))).scalar() or 0
@@ -462,11 +463,16 @@ class Applier:
         seen = {"switch": change.switch, "generation": change.generation, "observed_at": at}
         self._connection.execute(self._statements.switch, seen)
         before = self._observed.get(change.switch, frozenset())
-        after = frozenset(change.matching)
-        self._many(_CIRCUIT_GONE, _circuit_rows(change.switch, before - after))
-        self._many(_CIRCUIT_NEW, _circuit_rows(change.switch, after - before))
+        foreign = frozenset(change.foreign)
+        after = frozenset((pair, pair in foreign) for pair in change.matching)
+        gone, new = _circuit_rows(change.switch, before - after), _circuit_rows(change.switch, after - before)
+        self._many(_CIRCUIT_GONE, [{name: row[name] for name in _CIRCUIT_KEY} for row in gone])
+        self._many(_CIRCUIT_NEW, new)
         self._observed[change.switch] = after
 
 
-def _circuit_rows(switch: str, pairs: frozenset[CrossConnect]) -> list[Values]:
-    return [{"switch": switch, "ingress": pair.ingress, "egress": pair.egress} for pair in pairs]
+def _circuit_rows(switch: str, pairs: frozenset[tuple[CrossConnect, bool]]) -> list[Values]:
+    return [
+        {"switch": switch, "ingress": pair.ingress, "egress": pair.egress, "others": others}
+        for pair, others in pairs
+    ]

@@ -158,11 +158,12 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class SwitchRecord:
-    """The last observation of a switch."""
+    """The last observation of a switch. `foreign`: what of the matching no step of ours made."""
 
     switch: str
     generation: int
     matching: tuple[CrossConnect, ...]
+    foreign: tuple[CrossConnect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

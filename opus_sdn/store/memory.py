@@ -261,7 +261,8 @@ class MemoryStore:
             case StepMoved():
                 self._step_moved(change)
             case CircuitsObserved():
-                seen = SwitchRecord(change.switch, change.generation, tuple(sorted(set(change.matching))))
+                matching, foreign = (tuple(sorted(set(pairs))) for pairs in (change.matching, change.foreign))
+                seen = SwitchRecord(change.switch, change.generation, matching, foreign)
                 self._put(self._switches, change.switch, seen)
 
     def _circuits_owned(self, change: CircuitsOwned) -> None:

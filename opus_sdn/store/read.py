@@ -52,8 +52,12 @@ def read_snapshot(connection: Connection) -> Snapshot:
     meta = connection.execute(select(table(MetaRow))).mappings().one()
     fabric = next(iter(_rows(connection, table(FabricRow))), None)
     circuits: dict[str, list[CrossConnect]] = {}
+    foreign: dict[str, list[CrossConnect]] = {}
     for row in _rows(connection, table(CircuitRow)):
-        circuits.setdefault(row["switch"], []).append(CrossConnect(row["ingress"], row["egress"]))
+        pair = CrossConnect(row["ingress"], row["egress"])
+        circuits.setdefault(row["switch"], []).append(pair)
+        if row["others"]:
+            foreign.setdefault(row["switch"], []).append(pair)
     steps = select(_STEPS).where(_STEPS.c.state.in_(UNFINISHED)).order_by(_STEPS.c.step)
     return Snapshot(
         start=meta["start_number"],
@@ -67,7 +71,12 @@ def read_snapshot(connection: Connection) -> Snapshot:
         intents=tuple(_intent(row) for row in _rows(connection, table(IntentRow))),
         steps=tuple(_step(row) for row in connection.execute(steps).mappings()),
         switches=tuple(
-            SwitchRecord(row["switch"], row["generation"], tuple(circuits.get(row["switch"], ())))
+            SwitchRecord(
+                row["switch"],
+                row["generation"],
+                tuple(circuits.get(row["switch"], ())),
+                tuple(foreign.get(row["switch"], ())),
+            )
             for row in _rows(connection, table(SwitchRow))
         ),
         last_step=connection.execute(select(func.max(_STEPS.c.step))).scalar() or 0,

@@ -124,7 +124,7 @@ class SwitchRow(Row, table=True):
 
 
 class CircuitRow(Row, table=True):
-    """One cross-connect that the last observation of its switch showed."""
+    """One cross-connect that the last observation of its switch showed. `others` = somebody else made it."""
 
     __tablename__ = "circuits"
     __table_args__ = (ForeignKeyConstraint(["switch"], ["switches.switch"]), CLUSTERED)
@@ -132,6 +132,7 @@ class CircuitRow(Row, table=True):
     switch: str = Field(primary_key=True)
     ingress: int = Field(primary_key=True, sa_type=BIG)
     egress: int = Field(primary_key=True, sa_type=BIG)
+    others: bool = Field(sa_type=Boolean, sa_column_kwargs={"server_default": false()})
 
 
 class JobRow(Row, table=True):

@@ -315,6 +315,10 @@ def test_the_last_observation_of_a_switch_is_kept_whole(store: Store) -> None:
     again = (CrossConnect(0, 5), CrossConnect(2, 2))
     write(store, CircuitsObserved("sw1", 5, again))
     assert store.snapshot().switches[1] == SwitchRecord("sw1", 5, again)
+    write(store, CircuitsObserved("sw1", 6, again, again[:1]))
+    assert store.snapshot().switches[1] == SwitchRecord("sw1", 6, again, again[:1])
+    write(store, CircuitsObserved("sw1", 7, again))
+    assert store.snapshot().switches[1] == SwitchRecord("sw1", 7, again)
 
 
 def test_events_are_numbered_from_1_and_carry_the_batches_time(store: Store) -> None:

@@ -40,7 +40,10 @@ OURS = {
     "circuit_owners",
 }
 LATER = {"lease", "circuit_owners", "left_ranks"}  # than the first revision
-COLUMNS = {"jobs": "job, incarnation, spec, state, cause, detail, started_at, settled_at"}  # of the first one
+COLUMNS = {
+    "circuits": "switch, ingress, egress",
+    "jobs": "job, incarnation, spec, state, cause, detail, started_at, settled_at",
+}  # of the first one
 
 
 def tables(url: str) -> set[str]:
