@@ -85,6 +85,10 @@ class Settings(BaseSettings):
     install_s: Seconds = Field(
         10.0, description="Seconds after which what waits for a switch counts as stalled"
     )
+    light_s: Seconds = Field(10.0, description="The same for circuits that are connected and pass no light")
+    carrier_s: Seconds = Field(
+        60.0, description="The same for circuits with light, on rails whose grants wait for the NICs' links"
+    )
     overtake_max: Count = Field(
         8, ge=0, le=10_000, description="How often others may overtake one waiting intent"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -125,6 +125,14 @@ class CircuitPage(Page):
     circuits: list[CircuitDocument]
 
 
+class LinkUpDocument(Document):
+    """How long links of a rail took to come up after the light, in this start of the controller."""
+
+    times: Annotated[int, Field(description="How often that was seen")]
+    last_s: float
+    worst_s: float
+
+
 class RailDocument(Document):
     """What is wanted of one rail and what its switch shows."""
 
@@ -138,6 +146,10 @@ class RailDocument(Document):
     matching: Annotated[list[CrossConnectDocument], Field(description="Cross-connects of the rail's ports")]
     moving: Annotated[list[int], Field(description="Positions with a device step in flight")]
     drift: Annotated[DriftPolicy, Field(description="What happens to changes that somebody else makes")]
+    carrier: Annotated[
+        Literal["ignored", "required"], Field(description="Whether grants wait for the links of both NICs")
+    ]
+    link_up: Annotated[LinkUpDocument | None, Field(description="null: no link was seen coming up yet")]
     foreign: Foreign
     stalled: Stalled
     reason: HeldUp
@@ -155,6 +167,8 @@ class RailDocument(Document):
             matching=_pairs(view.matching),
             moving=list(view.moving),
             drift=view.drift,
+            carrier="required" if view.carrier else "ignored",
+            link_up=LinkUpDocument.model_validate(view.link_up) if view.link_up is not None else None,
             foreign=[ForeignDocument.of(foreign) for foreign in view.foreign],
             stalled=list(view.stalled),
             reason=_reason(view.because),

@@ -47,6 +47,11 @@ FAILURE: dict[str, Any] = {
     "detail": "connection closed by peer",
 }
 DEATHS: dict[str, Any] = {"incarnation": 1, "ranks": [4], "detail": "signal 9"}
+LINKS: dict[str, Any] = {
+    "incarnation": 1,
+    "rank": 4,
+    "ports": [{"index": 0, "up": True, "detail": "eth2 has carrier"}],
+}
 FABRIC: dict[str, Any] = {
     "version": 1,
     "hosts": ["gpu[0-3]"],

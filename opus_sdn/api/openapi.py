@@ -18,6 +18,7 @@ from opus_sdn.api.schemas import (
     GroupRequest,
     GroupsRequest,
     JobRequest,
+    LinksRequest,
 )
 from opus_sdn.fabric_file import FabricSpec
 
@@ -42,6 +43,7 @@ BODIES = (
     AbortRequest,
     ArrivalsRequest,
     DeathsRequest,
+    LinksRequest,
     FabricSpec,
     FailureRequest,
     GroupRequest,

@@ -99,6 +99,14 @@ EXAMPLES: dict[Problem, tuple[str, dict[str, object]]] = {
         "job llama-70b uses ports of the fabric; it can be changed when no job runs",
         {"job": "llama-70b"},
     ),
+    Problem.RETRY_BUDGET: (
+        (
+            "retry_budget: timeout 14 and retry 7 outlast a dark path of 0.537 s, but links of rail rail0 "
+            "took up to 7 s to come up, and its grants do not wait for them; raise the timeout, or write "
+            "carrier: required for the rail"
+        ),
+        {"rail": "rail0", "retry_budget_s": 0.537, "link_up_s": 7.0},
+    ),
     Problem.EVENTS_COMPACTED: (
         "since is 12, but the oldest event kept is 5001; read the current state, then go on from newest",
         {"since": 12, "oldest": 5001, "newest": 9000},

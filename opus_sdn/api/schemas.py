@@ -12,7 +12,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from opus_sdn.intent.errors import CoreError, Problem
-from opus_sdn.intent.model import Dimension, GroupSpec, JobSpec, Place, PortChoice, WorldGroup
+from opus_sdn.intent.model import (
+    Dimension,
+    GroupSpec,
+    JobSpec,
+    Place,
+    PortChoice,
+    RetryBudget,
+    WorldGroup,
+)
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 GROUP_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
@@ -57,6 +65,13 @@ class DimensionSize(_Wire):
     size: Annotated[int, Field(ge=1, le=RANKS_MAX, description="Ranks along this dimension")]
 
 
+class RetryBudgetFields(_Wire):
+    """How long InfiniBand or RoCE tries: 4.096 us x 2^timeout x (retry + 1); timeout 0 is for ever."""
+
+    timeout: Annotated[int, Field(ge=0, le=31, description="Exponent of one try, as NCCL_IB_TIMEOUT")]
+    retry: Annotated[int, Field(ge=0, le=7, description="Tries after the first, as NCCL_IB_RETRY_CNT")]
+
+
 class JobRequest(_Wire):
     """A training run as its launcher declares it. Sent again with the same nonce it changes nothing."""
 
@@ -97,6 +112,12 @@ class JobRequest(_Wire):
     legacy_digits: Annotated[
         bool, Field(description="Experts have topology digit 3, as in the published topology ids")
     ] = False
+    retry_budget: Annotated[
+        RetryBudgetFields | None,
+        Field(
+            description="What the messages' transport does about a dark path; null: not known, not checked"
+        ),
+    ] = None
 
     def spec(self, job: str) -> JobSpec:
         """The core's form. Raises CoreError when the placement does not name every rank once."""
@@ -119,6 +140,7 @@ class JobRequest(_Wire):
                     rank=entry.rank,
                 )
             places[entry.rank] = Place(entry.host, entry.slot)
+        budget = self.retry_budget
         return JobSpec(
             name=job,
             owner=self.owner,
@@ -131,6 +153,7 @@ class JobRequest(_Wire):
             deadline_s=self.deadline_s,
             initial_topology=self.initial_topology,
             legacy_digits=self.legacy_digits,
+            retry_budget=RetryBudget(budget.timeout, budget.retry) if budget is not None else None,
         )
 
 
@@ -225,6 +248,24 @@ class DeathsRequest(_Wire):
     incarnation: Incarnation
     ranks: Annotated[list[Rank], Field(min_length=1, max_length=RANKS_MAX)]
     detail: Text
+
+
+class PortLink(_Wire):
+    """The link of one of a GPU's NIC ports, as its host sees it."""
+
+    index: Annotated[
+        int, Field(ge=0, le=3, description="Index of the port on its GPU: 0 is left, 1 is right")
+    ]
+    up: Annotated[bool, Field(description="Whether the port has its link")]
+    detail: Annotated[str, Field(max_length=256, description="In the words of the host")] = ""
+
+
+class LinksRequest(_Wire):
+    """A rank's host says what became of the links of its NIC ports; when one changes, and now and then."""
+
+    incarnation: Incarnation
+    rank: Rank
+    ports: Annotated[list[PortLink], Field(min_length=1, max_length=4)]
 
 
 class WireArrival(_Wire):

@@ -137,6 +137,8 @@ def core_settings(settings: Settings) -> CoreSettings:
         fence_s=settings.fence_s,
         abort_s=settings.abort_s,
         install_s=settings.install_s,
+        light_s=settings.light_s,
+        carrier_s=settings.carrier_s,
     )
 
 

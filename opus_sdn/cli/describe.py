@@ -129,6 +129,13 @@ def _job(asked: Controller, job: Item) -> None:
     _held(asked, "Held", _all, name)
 
 
+def _link_up(rail: Item) -> str | None:
+    measured = rail.get("link_up")
+    if not measured:
+        return None
+    return f"{measured['last_s']:.3g} s, at worst {measured['worst_s']:.3g} s ({measured['times']} seen)"
+
+
 def _rail(asked: Controller, rail: Item) -> None:
     print_facts(
         {
@@ -140,6 +147,8 @@ def _rail(asked: Controller, rail: Item) -> None:
             "Cross-connects": pairs_text(rail.get("matching")),
             "Moving": rail.get("moving"),
             "Drift policy": rail.get("drift"),
+            "Carrier": rail.get("carrier"),
+            "Link-up": _link_up(rail),
             "Held up": reason_text(rail) or None,
             "Stalled": rail.get("stalled"),
         }

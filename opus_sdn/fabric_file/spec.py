@@ -142,6 +142,10 @@ class RailSpec(_Strict):
         DriftPolicy.AUTO,
         description="what to do about changes that somebody else makes on the rail's ports: auto or observe",
     )
+    carrier: Literal["ignored", "required"] = Field(
+        "ignored",
+        description="whether grants wait until the hosts report the links of both ports: ignored or required",
+    )
 
 
 class FabricSpec(_Strict):
@@ -238,7 +242,8 @@ class FabricSpec(_Strict):
                 for switch in self.switches
             ),
             rails=tuple(
-                Rail(r.name, index, r.switch, r.slots, r.drift) for index, r in enumerate(self.rails)
+                Rail(r.name, index, r.switch, r.slots, r.drift, r.carrier == "required")
+                for index, r in enumerate(self.rails)
             ),
             attachments=tuple(
                 Attachment(port, rail.name, rail.switch, position)

@@ -38,6 +38,7 @@ def take_observation(
     seen = switch.observe(matching, dark)
     if seen is None:
         return
+    switch.note_light(now)
     switch.made |= seen.appeared.intersection(own)
     undone = (seen.vanished & switch.made).difference(own)
     switch.made -= seen.vanished

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from opus_sdn.intent import drift, failing, recovery, seeding, serving, stalling, stepping
+from opus_sdn.intent import drift, failing, links, recovery, seeding, serving, stalling, stepping
 from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted, StepState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
@@ -191,6 +191,8 @@ class Engine:
                 field="owner",
             )
         check_job(self.state, spec)
+        rails = dict.fromkeys(self.state.fabric.rail_of(place.host, place.slot) for place in spec.placement)
+        warnings = links.check_budget(self.state, spec, rails)
         layout = Layout(spec.dimensions, len(spec.placement))
         wanted = spec.initial_topology
         seed = {} if wanted is None else dict(circuits_of(self.state.fabric, spec, layout, wanted))
@@ -204,6 +206,8 @@ class Engine:
         self.state.admit(job)
         self.state.ledger.add(JobStarted(spec.name, incarnation, spec), durable=True)
         self.state.ledger.event("job.started", job, world_size=len(spec.placement), owner=spec.owner)
+        for warning in warnings:
+            self.state.ledger.event("job.retry-budget", job, **warning)
         seeding.seed_job(self.state, job, seed)
         self.state.refresh_topology(job, job.rails)
         return incarnation, True
@@ -255,6 +259,14 @@ class Engine:
             look_again(self.state, core, item.rank)
         failing.check_suspicion(self.state, now, core)
 
+    def report_links(
+        self, now: float, job: str, incarnation: int, rank: int, ports: Mapping[int, tuple[bool, str]]
+    ) -> None:
+        """A rank's host says of the rank's NIC ports, by index, whether their link is up. No sign of life."""
+        core = self._job(job, incarnation)
+        check_rank(core, rank)
+        links.take_links(self.state, now, core, rank, ports)
+
     def operation_failed(
         self,
         now: float,
@@ -302,10 +314,11 @@ class Engine:
         failing.tick(self.state, now)
         stalling.tick(self.state, now)
         serving.tick(self.state, now)
+        links.tick(self.state, now)
 
     def next_deadline(self) -> float | None:
         """When `tick` is due."""
-        moments = (part.next_deadline(self.state) for part in (failing, stalling, serving))
+        moments = (part.next_deadline(self.state) for part in (failing, stalling, serving, links))
         return min((moment for moment in moments if moment is not None), default=None)
 
     # --- effects --------------------------------------------------------------------------------------

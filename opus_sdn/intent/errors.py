@@ -32,6 +32,7 @@ class Problem(StrEnum):
     PRECONDITION_FAILED = "precondition-failed"
     PRECONDITION_REQUIRED = "precondition-required"
     PORT_IN_USE = "port-in-use"
+    RETRY_BUDGET = "retry-budget"
     EVENTS_COMPACTED = "events-compacted"
     SWITCH_AWAY = "switch-away"
     NOT_READY = "not-ready"
@@ -73,6 +74,7 @@ STATUS: dict[Problem, int] = {
     Problem.PRECONDITION_FAILED: 412,
     Problem.PRECONDITION_REQUIRED: 428,
     Problem.PORT_IN_USE: 409,
+    Problem.RETRY_BUDGET: 409,
     Problem.EVENTS_COMPACTED: 410,
     Problem.SWITCH_AWAY: 503,
     Problem.NOT_READY: 503,

@@ -99,6 +99,7 @@ class Rail:
     switch: str
     slots: tuple[int, ...]
     drift: DriftPolicy = DriftPolicy.AUTO
+    carrier: bool = False  # grants wait until the hosts report the links of both ports up
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class Fabric:
     _by_position: Mapping[tuple[str, int], Port] = field(init=False, compare=False, repr=False)
     _owned: Mapping[str, frozenset[int]] = field(init=False, compare=False, repr=False)
     _observed_only: Mapping[str, frozenset[int]] = field(init=False, compare=False, repr=False)
+    _carrier_rails: frozenset[str] = field(init=False, compare=False, repr=False)
     _switches: Mapping[str, Switch] = field(init=False, compare=False, repr=False)
     _circuits: dict[tuple[Port, Port], Circuit] = field(init=False, compare=False, repr=False)
 
@@ -157,6 +159,8 @@ class Fabric:
         object.__setattr__(self, "_owned", {name: frozenset(found) for name, found in owned.items()})
         only = {name: frozenset(found) for name, found in observed.items()}
         object.__setattr__(self, "_observed_only", only)
+        awaiting = frozenset(rail.name for rail in self.rails if rail.carrier)
+        object.__setattr__(self, "_carrier_rails", awaiting)
         object.__setattr__(self, "_switches", {s.name: s for s in self.switches})
         object.__setattr__(self, "_circuits", {})
 
@@ -175,6 +179,10 @@ class Fabric:
     def observed_only(self, switch: str) -> frozenset[int]:
         """Positions of a switch on rails whose drift policy is `observe`."""
         return self._observed_only[switch]
+
+    def awaits_carrier(self, rail: str) -> bool:
+        """Whether grants on a rail wait for the links of both ports."""
+        return rail in self._carrier_rails
 
     def circuit_of(self, switch: str, pair: CrossConnect) -> Circuit | None:
         """The circuit that a cross-connect is part of; None when it is not between two ports of one rail."""

@@ -11,7 +11,7 @@ from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import Circuit, CrossConnect, DriftPolicy
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.reasons import Because
-from opus_sdn.intent.state import CoreState
+from opus_sdn.intent.state import CoreState, LinkUp
 from opus_sdn.intent.switches import ForeignKind, SwitchState
 
 
@@ -72,6 +72,8 @@ class RailView:
     matching: tuple[CrossConnect, ...]
     moving: tuple[int, ...]  # positions
     drift: DriftPolicy
+    carrier: bool  # grants wait for the links of both ports
+    link_up: LinkUp | None  # how long links took after the light, as far as they were watched
     foreign: tuple[ForeignView, ...]  # on ports of the rail
     stalled: tuple[str, ...]  # intents that no device serves in time
     because: Because | None  # why the rail, or the first of these, is held up
@@ -149,6 +151,8 @@ def rail_view(engine: Engine, name: str) -> RailView:
         tuple(sorted(p for p in switch.matching if p.ingress in positions)),
         tuple(sorted({t.position for t in switch.moving if t.position in positions})),
         rail.drift,
+        rail.carrier,
+        state.link_up.get(name),
         tuple(view for view in _foreign(switch) if not positions.isdisjoint(view.pair)),
         *_held_up(state, switch, rail=name),
     )

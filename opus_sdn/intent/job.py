@@ -24,6 +24,7 @@ from opus_sdn.intent.model import (
     Stream,
 )
 from opus_sdn.intent.ranks import Layout, digit_map, digit_of
+from opus_sdn.intent.reasons import Phase
 from opus_sdn.intent.routing import domain_of, pair, ring
 from opus_sdn.intent.streams import Intent, StreamState
 
@@ -108,7 +109,12 @@ class JobCore:
         self.open: dict[tuple[Stream, int], Intent] = {}  # in order of first arrival
         self.clocks: dict[tuple[Stream, int], Intent] = {}  # of these, each stream's next, by `clock_at`
         self.complete: dict[tuple[Stream, int], Intent] = {}
-        self.installing: dict[tuple[Stream, int], Intent] = {}  # waiting for a device, by `install_at`
+        self.installing: dict[
+            Phase, dict[tuple[Stream, int], Intent]
+        ] = {  # waiting for a device, oldest first
+            phase: {} for phase in Phase
+        }
+        self.look_at: float | None = None  # when links that were up before the light count as settled
         self.waiting: list[Intent] = []  # complete and not granted, in serving order
         self.patient_until: float | None = (
             None  # when the first of those that yield to messages yields no more
@@ -166,7 +172,9 @@ class JobCore:
         self.open.clear()
         self.clocks.clear()
         self.complete.clear()
-        self.installing.clear()
+        for waiting in self.installing.values():
+            waiting.clear()
+        self.look_at = None
         self.waiting = []
         self.hinting.clear()
         for rank in self.ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -64,6 +65,21 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryBudget:
+    """What the transport of a job's messages does about a dark path, counted as InfiniBand does."""
+
+    timeout: int  # an exponent: one try takes 4.096 us x 2^timeout; 0 waits for ever
+    retry: int
+
+    @property
+    def seconds(self) -> float:
+        """How long a path may be dark before the transport gives up."""
+        if self.timeout == 0:
+            return math.inf
+        return float(4.096e-6 * 2**self.timeout * (self.retry + 1))
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a launcher declares. `placement[rank]`; `nonce` is fresh for every init of the ranks."""
 
@@ -78,6 +94,7 @@ class JobSpec:
     deadline_s: float = 1620.0  # 0.9 x torch's default process-group timeout of 1800 s
     initial_topology: str | None = None  # topology id in digits, installed at admission
     legacy_digits: bool = False  # experts have topology digit 3, as in the published ids
+    retry_budget: RetryBudget | None = None  # None: not declared, and not checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +269,9 @@ class CoreSettings:
     install_s: float = (
         10.0  # a need that waits longer for a device is stalled: two steps that ran out of time
     )
+    light_s: float = 10.0  # the same, once its circuits are connected and no light passes
+    carrier_s: float = 60.0  # the same, once light passes and a NIC has no link: some take half a minute
+    carrier_drop_s: float = 0.5  # a link that was not reported down for so long after a change never went
     contend_min_s: float = 1.0  # first pause before what somebody else keeps taking down is made again
     contend_max_s: float = 60.0
     contend_forget_s: float = 600.0  # without trouble for so long, the next time counts as the first

@@ -10,14 +10,19 @@ from opus_sdn.intent.streams import Intent
 
 
 def record_move(
-    state: CoreState, job: JobCore, intent: Intent, kind: str, because: Because | None = None
+    state: CoreState,
+    job: JobCore,
+    intent: Intent,
+    kind: str,
+    because: Because | None = None,
+    **more: object,
 ) -> None:
     """The change and the one event of an intent's new state."""
     state.ledger.add(IntentMoved(job.spec.name, job.incarnation, intent.stream, intent.n, intent.state))
     data = intent_data(intent)
     if because is not None:
         data |= {"reason": because.reason.value, "detail": because.detail}
-    state.ledger.event(kind, job, **data)
+    state.ledger.event(kind, job, **data, **more)
 
 
 def intent_data(intent: Intent) -> dict[str, object]:

@@ -2,8 +2,8 @@
 
 Messages before rings, then those whose circuits are up, then age. One that was overtaken too often or for
 too long is next and reserves its ports, also against new operations of the connection that is up; after
-these come intents whose switch step has begun. The order is total, over whole connections, and the same for
-every rail.
+these come intents whose switch step has begun, and last those that a device does not serve. The order is
+total, over whole connections, and the same for every rail.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ def in_order(intents: Iterable[Intent], now: float, settings: CoreSettings, is_u
     """Complete intents, first served first."""
 
     def rank_of(intent: Intent) -> tuple[int, int, int, int]:
+        if intent.state is IntentState.STALLED:
+            return 3, 0, 0, intent.age
         if overdue(intent, now, settings):
             return 0, 0, 0, intent.age
         if intent.state is IntentState.INSTALLING:

@@ -39,7 +39,7 @@ class SwitchFacts:
 class Want:
     """One intent's circuits on this switch; `clear`: pairs to take down as well, as far as nobody minds.
 
-    One that `yields` reserves nothing while it cannot go.
+    One that `yields` reserves only what is being made for it.
     """
 
     key: str
@@ -89,7 +89,7 @@ def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | No
     for want in wants:
         mine = chosen is None or want.key in chosen
         for circuit in want.circuits:
-            because = None
+            because, begun = None, False
             if mine and not is_up(facts, circuit):
                 victims = victims_of(facts, circuit)
                 because = _obstacle(facts, circuit, victims, reserved)
@@ -97,9 +97,10 @@ def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | No
                     remove.update(dict.fromkeys(victims))
                     add.update(dict.fromkeys(_absent(facts, circuit)))
                     causes[want.key] = None
+                    begun = True
                 else:
                     blocked.append(Blocked(want.key, circuit.id, because))
-            if because is None or not want.yields:
+            if begun or not want.yields:
                 for terminal in circuit.terminals:
                     reserved.setdefault(terminal, (circuit.id, want.key))
         for pair in want.clear:

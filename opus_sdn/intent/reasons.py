@@ -16,6 +16,7 @@ class Reason(StrEnum):
     EARLIER_OPERATION = "earlier-operation"  # operation n - 1 of the stream is not granted yet
     FOREIGN = "foreign"  # a cross-connect that somebody else made is in the way, and is not ours to remove
     CONTENDED = "contended"  # somebody else keeps taking its cross-connects down; tried again later
+    CARRIER = "carrier"  # light passes, but a NIC at its end has not reported its link up
     DARK = "dark"  # connected, and no light passes: a port is blocked or broken
     SWITCH_AWAY = "switch-away"  # the switch does not answer; goes on when it does
     LOCKED = "locked"  # a circuit in the way carries traffic
@@ -27,6 +28,14 @@ class Reason(StrEnum):
     COMMITTING = "committing"  # decided; the record is being written
     PLAN_REFUSED = "plan-refused"  # its plan would break an invariant: a bug, reported as an event
     SWITCH_FAILED = "switch-failed"  # the device refused or did not answer; retried later
+
+
+class Phase(StrEnum):
+    """What a circuit goes through until it can be used. Each has its own time limit."""
+
+    TABLE = "table"  # the switch is to list its cross-connects
+    LIGHT = "light"  # light is to pass
+    CARRIER = "carrier"  # the NICs at its ends are to have their link
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ from opus_sdn.intent.changes import IntentState, RunGranted
 from opus_sdn.intent.drift import adopt
 from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.job import JobCore
+from opus_sdn.intent.links import why_no_carrier
 from opus_sdn.intent.model import RankKey
 from opus_sdn.intent.moves import intent_data, record_move
 from opus_sdn.intent.order import Reservations, count_overtaking, in_order, patient_until
 from opus_sdn.intent.reasons import Because, Reason
-from opus_sdn.intent.stalling import note
+from opus_sdn.intent.stalling import leave_phase, note
 from opus_sdn.intent.state import CoreState, own
 from opus_sdn.intent.streams import Intent, StreamState
 
@@ -18,6 +19,7 @@ PASSING = (
     Reason.RESERVED,
     Reason.GRACE,
     Reason.YIELDING,
+    Reason.CARRIER,
 )  # reasons noted here, which are over when nothing says so again
 
 
@@ -66,7 +68,7 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
             held_back = job.grace.why_hold_back(intent.connection.ranks) if job.grace is not None else None
             up = earlier is None and all(state.is_up(circuit) for circuit in circuits)
             if up and held_back is None:
-                held_back = _taken(state, intent)
+                held_back = _taken(state, intent) or why_no_carrier(state, now, job, circuits)
             if up and held_back is None:
                 count_overtaking(intent, ordered[index + 1 :])
                 failure = _grant(state, now, job, intent)
@@ -79,7 +81,9 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
                 note(state, now, job, intent, Because(Reason.RESERVED, detail, {"for": earlier.key}))
             elif held_back is not None:
                 note(state, now, job, intent, held_back)
-            elif intent.because is None or intent.because.reason in PASSING:
+            elif intent.state is not IntentState.STALLED and (
+                intent.because is None or intent.because.reason in PASSING
+            ):
                 note(state, now, job, intent, Because(Reason.SWITCHING, "its circuits are to be made"))
             if not intent.yields:  # else it would hold up those whom its device serves
                 reserved.add(intent)
@@ -133,7 +137,7 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
     del job.complete[key]
     del job.open[key]
     del job.clocks[key]
-    job.installing.pop(key, None)
+    leave_phase(now, job, intent)
     job.start_clock(now, stream.intents.get(stream.granted))
     adopt(state, intent.connection.circuits)
     state.hold(intent.connection.circuits)
@@ -164,8 +168,15 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
         **intent_data(intent),
         barrier_wait_ms=round((intent.complete_at - intent.first_at) * 1e3, 3),
         exposed_wait_ms=round(exposed_s * 1e3, 3),
+        **_phases_ms(intent),
     )
     return note_complete(now, job, stream)
+
+
+def _phases_ms(intent: Intent) -> dict[str, object]:
+    """What of the wait was for devices, and for which part of it; empty when nothing was."""
+    phases = {phase.value: round(s * 1e3, 3) for phase, s in intent.phases_s.items() if s > 0}
+    return {"phases_ms": phases} if phases else {}
 
 
 def _announce(state: CoreState, job: JobCore) -> None:

@@ -15,7 +15,7 @@ from opus_sdn.intent.changes import (
     JobState,
     LocksReleased,
 )
-from opus_sdn.intent.fabric import Circuit, Fabric, Terminal
+from opus_sdn.intent.fabric import Circuit, Fabric, Port, Terminal
 from opus_sdn.intent.job import JobCore, rails_of
 from opus_sdn.intent.model import CoreSettings, RankKey, Stream
 from opus_sdn.intent.streams import HeldRun, Intent
@@ -96,6 +96,30 @@ def step_event(kind: str, step: Step, at: float | None = None, **data: object) -
     return EventAppended(kind, name, incarnation, None, step.switch, {"step": step.id, **data}, at)
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a host says of one of its NIC ports: whether its link is up, and since when it says so."""
+
+    up: bool
+    since: float
+    detail: str
+
+
+@dataclass(slots=True)
+class LinkUp:
+    """How long links of a rail took to come up after the light, in seconds, as far as they were watched."""
+
+    times: int = 0
+    last_s: float = 0.0
+    worst_s: float = 0.0
+
+    def note(self, seconds: float) -> None:
+        """One more."""
+        self.times += 1
+        self.last_s = seconds
+        self.worst_s = max(self.worst_s, seconds)
+
+
 @dataclass(slots=True)
 class CoreState:
     """Jobs (newest incarnation of each name), switches, live terminals and what is to be looked at next."""
@@ -113,6 +137,8 @@ class CoreState:
     live: dict[Terminal, int] = field(default_factory=dict)  # terminal -> held runs that need it
     graced: dict[Terminal, JobCore] = field(default_factory=dict)  # nothing is removed from these yet
     live_circuit: dict[Terminal, Circuit] = field(default_factory=dict)  # of these, the circuit that is held
+    links: dict[Port, Link] = field(default_factory=dict)  # as reported by the hosts
+    link_up: dict[str, LinkUp] = field(default_factory=dict)  # by rail
     ledger: Ledger = field(default_factory=Ledger)
     dirty_jobs: dict[str, None] = field(default_factory=dict)
     dirty_switches: dict[str, None] = field(default_factory=dict)

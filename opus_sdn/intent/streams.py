@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from opus_sdn.intent.changes import IntentState
 from opus_sdn.intent.lifecycle import advance_intent
 from opus_sdn.intent.model import Arrival, ArrivalState, Connection, Stream
-from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.reasons import Because, Phase, Reason
 
 UNNUMBERED = 0  # the grant number of a holder that has to be given its grant once more
 COMMITTING = Because(Reason.COMMITTING, "decided; the record is being written")
@@ -36,7 +36,9 @@ class Intent:
     arrived: dict[int, OpenArrival] = field(default_factory=dict)
     state: IntentState = IntentState.DECLARED
     complete_at: float = 0.0
-    install_at: float = 0.0  # since when it waits for a device
+    phase: Phase | None = None  # what of its circuits it waits for, while it waits for a device
+    phase_at: float = 0.0  # since when
+    phases_s: dict[Phase, float] = field(default_factory=dict)  # for how long in all
     age: int = 0  # order of completion within the job; lower is older
     overtaken: int = 0
     announced: bool = False

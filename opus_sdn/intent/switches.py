@@ -109,6 +109,7 @@ class SwitchState:
         "foreign",
         "generation",
         "holder",
+        "lit_at",
         "made",
         "matching",
         "moving",
@@ -127,6 +128,7 @@ class SwitchState:
         self._remembered: frozenset[CrossConnect] | None = None
         self.matching: set[CrossConnect] = set()
         self.dark: dict[CrossConnect, str] = {}  # of the matching, where no light passes, and why
+        self.lit_at: dict[CrossConnect, float] = {}  # of those that pass light, since when that was seen
         self.holder: dict[Terminal, CrossConnect] = {}
         self.moving: dict[Terminal, int] = {}  # terminal -> step that is on the device
         self.busy: dict[Terminal, int] = {}  # terminal -> step, planned ones included
@@ -171,6 +173,11 @@ class SwitchState:
         self.holder = {t: p for p in new for t in self.switch.terminals_of(p)}
         self.generation += 1
         return seen
+
+    def note_light(self, now: float) -> None:
+        """Remember of everything that passes light when that was seen first."""
+        lit = (pair for pair in self.matching if pair not in self.dark)
+        self.lit_at = {pair: self.lit_at.get(pair, now) for pair in lit}
 
     def is_up(self, circuit: Circuit) -> bool:
         """Every cross-connect observed, light passes, no terminal moves: only then may it be granted."""

@@ -146,6 +146,8 @@ def _register(
     }
     if settings.initial_topology is not None:
         body["initial_topology"] = settings.initial_topology
+    if (budget := settings.retry_budget) is not None:
+        body["retry_budget"] = {"timeout": budget.timeout, "retry": budget.retry}
     try:
         job = read_job(client.request("PUT", job_path(settings.job), body, retry_s=settings.init_s))
     except ControllerError as refused:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from opus_sdn.intent.model import PortChoice, WorldGroup
+from opus_sdn.intent.model import PortChoice, RetryBudget, WorldGroup
 from opus_sdn.shim.errors import SettingsError
+from opus_sdn.shim.link_settings import SYSFS_DEFAULT, LinkSource, links_in, retry_budget_in
 
 NAME_LENGTH_MAX = 128
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -72,6 +73,9 @@ class ShimSettings:
     allow_torch: bool = False
     replicas: tuple[Address, ...] = ()  # further controllers, of which one leads
     watchdog: bool = False
+    links: tuple[tuple[int, LinkSource], ...] = ()  # by port index
+    sysfs: Path = SYSFS_DEFAULT
+    retry_budget: RetryBudget | None = None
 
 
 def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
@@ -101,6 +105,9 @@ def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
         allow_torch=_flag(env, "OPUS_ALLOW_TORCH"),
         replicas=controllers[1:],
         watchdog=env.get("OPUS_WATCHDOG", "").strip() == "" or _flag(env, "OPUS_WATCHDOG"),
+        links=links_in(env),
+        sysfs=_folder(env, "OPUS_LINK_SYSFS", SYSFS_DEFAULT),
+        retry_budget=retry_budget_in(env),
     )
 
 
@@ -290,6 +297,15 @@ def _file(env: Mapping[str, str], variable: str) -> Path | None:
     if not path.is_file():
         raise _wrong(variable, value, "there is no such file; name one that this process can read")
     return path
+
+
+def _folder(env: Mapping[str, str], variable: str, default: Path) -> Path:
+    value = env.get(variable, "").strip()
+    if not value:
+        return default
+    if not Path(value).is_dir():
+        raise _wrong(variable, value, "there is no such folder; name the one where sysfs is mounted, as /sys")
+    return Path(value)
 
 
 def _host_port(env: Mapping[str, str], variable: str) -> str | None:

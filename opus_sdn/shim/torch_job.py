@@ -27,6 +27,7 @@ from opus_sdn.shim.errors import (
     OpusJobFailed,
     OpusRefusedError,
 )
+from opus_sdn.shim.links import LinkProbe
 from opus_sdn.shim.naming import rank_list
 from opus_sdn.shim.session import UNREACHABLE, RankSession
 from opus_sdn.shim.settings import ShimSettings
@@ -83,6 +84,11 @@ class RankJob:
         self._closed = False
         self._ending = threading.Thread(target=self._end_badly, name=f"opus-abort-{rank}", daemon=True)
         self._queue = IssueQueue(f"opus-issue-{rank}")
+        self._links = (
+            LinkProbe(client, settings.job, enrolment.incarnation, rank, dict(settings.links), settings.sysfs)
+            if settings.links
+            else None
+        )
         self._session = RankSession(
             client,
             settings.job,
@@ -252,6 +258,8 @@ class RankJob:
         for work in left:
             work.settle(OpusError(f"rank {self.rank} left the job before {work} was done"))
         self._session.close()
+        if self._links is not None:
+            self._links.close()
         if not self._queue.close(JOIN_S):
             log.warning("an operation does not end; its thread is left behind rank=%d", self.rank)
         if self._witness is not None:

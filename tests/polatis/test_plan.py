@@ -59,6 +59,7 @@ def test_the_writes_of_a_change_lead_to_its_end_state_and_to_nothing_else(
     deleted = {p for p in before if numbering.wire(p)[0] in plan.delete}
     overwritten = {p for p in before if numbering.wire(p)[0] in {a for a, _ in plan.merge}}
     assert deleted | overwritten == set(remove), "only true removals are deleted, the rest is overwritten"
+    assert not deleted & overwritten
 
 
 @given(st.sampled_from(SIZES), st.data())

@@ -43,7 +43,8 @@ JSON = st.recursive(
 def test_a_job_comes_back_as_it_was_declared(declared: JobSpec) -> None:
     text = codec.spec_to_json(declared)
     assert codec.spec_from_json(text, declared.name) == declared
-    assert set(json.loads(text)) == {field.name for field in dataclasses.fields(JobSpec)}
+    fields = {field.name for field in dataclasses.fields(JobSpec)}
+    assert set(json.loads(text)) == fields - ({"retry_budget"} if declared.retry_budget is None else set())
 
 
 @settings(max_examples=60, deadline=None)

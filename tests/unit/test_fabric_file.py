@@ -165,6 +165,12 @@ def test_one_host_with_two_gpus_on_one_rail_is_a_fabric() -> None:
     assert fabric.rail_of("host0", 0) == fabric.rail_of("host0", 1)
 
 
+def test_a_rail_may_say_that_its_grants_wait_for_the_links_of_the_nics() -> None:
+    text = edited("    first_port: 8", "    first_port: 8\n    carrier: required")
+    fabric = parse_fabric(text, "fabric.yaml").build()
+    assert [fabric.awaits_carrier(rail.name) for rail in fabric.rails] == [False, True]
+
+
 def test_a_rail_may_say_that_drift_is_only_to_be_reported() -> None:
     text = edited("    first_port: 8", "    first_port: 8\n    drift: observe")
     fabric = parse_fabric(text, "fabric.yaml").build()

@@ -39,6 +39,8 @@ def test_without_anything_given_the_documented_defaults_hold() -> None:
         "step_deadline_s": 5,
         "observe_s": 30,
         "install_s": 10,
+        "light_s": 10,
+        "carrier_s": 60,
         "overtake_max": 8,
         "overtake_ms": 250,
         "wait_s_max": 60,

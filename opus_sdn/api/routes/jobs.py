@@ -23,7 +23,7 @@ from opus_sdn.api.routes.common import (
     problems_of,
     runtime_of,
 )
-from opus_sdn.api.schemas import AbortRequest, DeathsRequest, FailureRequest, JobRequest
+from opus_sdn.api.schemas import AbortRequest, DeathsRequest, FailureRequest, JobRequest, LinksRequest
 from opus_sdn.intent import views
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.model import Stream
@@ -55,6 +55,7 @@ _STALE = (Problem.UNKNOWN_JOB, Problem.STALE_INCARNATION)
             Problem.UNKNOWN_RANK,
             Problem.PORTS_OVERLAP,
             Problem.JOB_CONFLICT,
+            Problem.RETRY_BUDGET,
             Problem.STALE_INCARNATION,
             Problem.UNROUTABLE,
         ),
@@ -201,6 +202,29 @@ async def report_deaths(
     with _former(request).telling(job, body.incarnation):
         runtime.engine.report_dead(runtime.now(), job, body.incarnation, body.ranks, body.detail)
     return await _stored(runtime, job)
+
+
+@router.post(
+    "/jobs/{job}/links",
+    operation_id="report_links",
+    summary="A rank's host says whether the links of its NIC ports are up",
+    status_code=204,
+    response_class=Response,
+    responses=problems_of(*_BODY, *_STALE, Problem.UNKNOWN_RANK, Problem.INVALID_REQUEST, *FATAL),
+    openapi_extra=bodies.described(LinksRequest, examples.LINKS),
+)
+async def report_links(
+    request: Request,
+    job: JobName,
+    body: Annotated[LinksRequest, Depends(JsonBody(LinksRequest, "rank_body_max_bytes"))],
+) -> None:
+    """Kept in memory only, so it is said again from time to time. Grants on a rail may wait for it."""
+    runtime = runtime_of(request)
+    runtime.require_ready()
+    ports = {port.index: (port.up, port.detail) for port in body.ports}
+    with _former(request).telling(job, body.incarnation):
+        runtime.engine.report_links(runtime.now(), job, body.incarnation, body.rank, ports)
+    runtime.changed()
 
 
 def _former(request: Request) -> FormerJobs:
