@@ -22,7 +22,7 @@ def in_order(intents: Iterable[Intent], now: float, settings: CoreSettings, is_u
     """Complete intents, first served first."""
 
     def rank_of(intent: Intent) -> tuple[int, int, int, int]:
-        if intent.state is IntentState.STALLED:
+        if intent.yields:
             return 3, 0, 0, intent.age
         if overdue(intent, now, settings):
             return 0, 0, 0, intent.age

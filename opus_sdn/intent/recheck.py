@@ -84,8 +84,6 @@ def _protected(
                 default=len(ordered),
             )
             for intent in ordered[:first_cause]:
-                if intent.yields:
-                    continue
                 for circuit in intent.connection.circuits:
                     if circuit.switch == step.switch and pair in circuit.cross_connects:
                         return f"{_name(pair)} is needed by {intent.key}, which goes first"

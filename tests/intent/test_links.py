@@ -275,3 +275,13 @@ def test_a_stalled_need_holds_up_nobody() -> None:
     for rank in (1, 2):
         link(bench, rank, up=True)
     assert bench.grants(2) == [("bc", 0)]
+
+
+def test_two_needs_whose_links_never_come_take_turns() -> None:
+    bench = bench_of()
+    connect_ab(bench)
+    bench.arrive(BC, 0, 1, 2)
+    for there in (pairs((1, 2)), pairs((0, 1)), pairs((1, 2))):
+        later(bench, SETTINGS.carrier_s)
+        bench.play()
+        assert bench.lit["ocs0"] == there
