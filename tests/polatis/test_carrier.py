@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from opus_sdn.demo.controller import Controller as ServedController
+from opus_sdn.demo.launcher import Zygote
+from opus_sdn.demo.results import expected_values
 from opus_sdn.drivers.polatis_emulator.process import EmulatorProcess
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.link_settings import LinkSource
@@ -196,3 +199,38 @@ def test_a_shuttered_port_is_named_as_the_light_that_is_missing(
         finally:
             hosts.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("opus-links")]
+
+
+@pytest.mark.torch
+def test_real_ranks_report_their_links_and_are_granted_once_both_are_up(
+    tmp_path: Path, device: EmulatorProcess
+) -> None:
+    """Two ranks on two hosts; what they reduce is the closed form."""
+    cabling = fabric(int(device.restconf_url.rpartition(":")[2]), "required")
+
+    def environment(rank: int) -> dict[str, str]:
+        return {
+            "OPUS_HOST": f"h{rank}",
+            "LOCAL_RANK": "0",
+            "OPUS_LINKS": "0=nic0p0,1=nic0p1",
+            "OPUS_LINK_SYSFS": str(tmp_path / "nics" / f"h{rank}"),
+            "NCCL_IB_TIMEOUT": "14",
+        }
+
+    with (
+        Zygote() as zygote,
+        ServedController(yaml.safe_dump(cabling), tmp_path / "serve", witness=device.witness_address) as opus,
+    ):
+        results = zygote.run(
+            "opus_sdn.demo.two_ranks:run",
+            2,
+            args=("opus", 3),
+            environment=opus.environment("ranks") | {"OPUS_DIMENSIONS": "dp=2"},
+            rank_environment=environment,
+            deadline_s=120.0,
+        )
+        assert [result.values for result in results] == [expected_values(3)] * 2
+        granted = [event for event in opus.events("ranks") if event["kind"] == "intent.granted"]
+        assert granted[0]["data"]["phases_ms"]["carrier"] > 0
+        assert opus.get("/rails/rail0")["link_up"]["times"] >= 1
+        assert opus.witness()["violations"] == []

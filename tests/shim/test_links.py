@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from opus_sdn.intent.model import RetryBudget
+from opus_sdn.shim import links
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.errors import SettingsError
 from opus_sdn.shim.link_settings import LinkSource
@@ -122,8 +123,9 @@ def test_the_retry_budget_is_what_the_transport_was_told(environ: dict[str, str]
 
 
 def test_the_controller_is_told_at_first_at_every_change_and_again_when_it_did_not_take_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(links, "TELL_AGAIN_S", float("inf"))
     write(tmp_path, NET, "0")
     refused = json.dumps(
         {"type": "urn:opus-sdn:problem:not-ready", "status": 503, "detail": "later"}
@@ -145,6 +147,19 @@ def test_the_controller_is_told_at_first_at_every_change_and_again_when_it_did_n
         "ports": [{"index": 1, "up": False, "detail": "eth2 has no carrier"}],
     }
     assert told[2]["ports"] == [{"index": 1, "up": True, "detail": "eth2 has carrier"}]
+
+
+def test_the_same_is_told_again_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller may have been started anew."""
+    monkeypatch.setattr(links, "TELL_AGAIN_S", 0.0)
+    write(tmp_path, NET, "1")
+    with ScriptedServer(answer(b"", 204)) as server:
+        client = ControllerClient(Address(False, "127.0.0.1", server.port))
+        probe = LinkProbe(client, "job", 3, 5, {1: NET}, tmp_path)
+        _wait(lambda: len(server.requests) >= 3)
+        probe.close()
+        client.close()
+    assert len(set(server.requests)) == 1
 
 
 def _wait(holds: object) -> None:
