@@ -183,6 +183,44 @@ def test_after_a_restart_another_job_cannot_take_ports_that_may_still_carry_traf
         assert opus.put("/jobs/k", other).status_code == 201
 
 
+def test_a_failure_keeps_its_rank_and_data_over_a_restart(tmp_path: Path) -> None:
+    with controller(tmp_path, durable=True) as opus:
+        with_a_job(opus)
+        opus.arrive(0, "dp", 1, last_grant=1)
+        assert opus.arrive(1, "dp", 5, last_grant=1)["failure"] is None, "not before it is stored"
+        before = opus.get("/jobs/j")["failure"]
+        assert (before["type"], before["rank"]) == ("urn:opus-sdn:problem:diverged", 1)
+        assert before["data"]["n"] == 5
+    with controller(tmp_path, durable=True) as opus:
+        assert opus.get("/jobs/j")["failure"] == before
+        told = opus.say(0, session=session(), last_grant=1)["failure"]
+        assert (told["rank"], told["data"]) == (1, before["data"])
+        for rank in (0, 1):
+            opus.say(rank, session=session(rank_holds=False), last_grant=1, leave=True)
+        wait_until(lambda: opus.get("/locks")["locks"] == [], "nobody holds anything")
+    with controller(tmp_path, durable=True) as opus:
+        assert opus.get("/jobs/j")["failure"] == before
+        over = opus.post("/jobs/j/arrivals", opus.news(0))
+        assert (over.status_code, over.json()["rank"], over.json()["n"]) == (409, 1, 5)
+
+
+def test_a_long_session_is_taken_while_it_is_awaited_and_never_otherwise(tmp_path: Path) -> None:
+    small = {"rank_body_max_bytes": 4096}
+    padding = " " * 8192
+    with controller(tmp_path, durable=True, **small) as opus:
+        with_a_job(opus)
+    with controller(tmp_path, durable=True, **small) as opus:
+        for wanted in (200, 413):
+            for rank in (0, 1):
+                body = opus.news(rank, last_grant=1, session=session())
+                answer = opus.http.post(
+                    f"{PREFIX}/jobs/j/arrivals",
+                    content=json.dumps(body) + padding,
+                    headers={"Content-Type": "application/json"},
+                )
+                assert answer.status_code == wanted, answer.text
+
+
 def test_a_job_name_stays_its_owner_s_over_a_restart(tmp_path: Path) -> None:
     with controller(tmp_path, durable=True) as opus:
         with_a_job(opus)

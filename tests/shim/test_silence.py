@@ -172,6 +172,20 @@ def test_without_its_watchdog_a_stopped_rank_transmits_over_what_is_not_its_own(
         assert (violation["kind"], violation["ranks"]) == ("change-under-traffic", [1])
 
 
+def test_all_ranks_cancelled_at_once_leave_nothing_behind(tmp_path: Path) -> None:
+    """As a cluster's scheduler does it: every process is gone, and nobody is left to say so."""
+    with two_ranks(tmp_path, watchdog=True) as (opus, ranks, _):
+        for rank in ranks:
+            rank.process.kill()
+        another_job_takes_the_port(opus)
+        report = seen_by_the_witness(opus)
+        assert (report["violations"], report["active"], report["abandoned"]) == ([], 0, 2)
+        ended = opus.get("/jobs/j")
+        assert ended["failure"]["type"] == "urn:opus-sdn:problem:rank-lost"
+        assert all(rank["stopped"] for rank in ended["ranks"])
+        assert opus.get("/intents", job="j")["intents"] == []
+
+
 # --- the watchdog itself
 
 WATCHED = """
