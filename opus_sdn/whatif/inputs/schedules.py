@@ -7,7 +7,9 @@ bytes), and `END`. Most rows are equal in most topologies, so rows are kept once
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from opus_sdn.whatif.errors import InputError
@@ -55,6 +57,11 @@ class Schedules:
                 )
             rows.append(merged[key])
         return Schedules((tuple(rows),))
+
+    def everywhere(self, ranks: Sequence[int]) -> bool:
+        """Whether every topology joins each rank to the next in the list (the last need not reach the first)."""
+        pairs = list(pairwise(ranks))
+        return all(rows[a][b] > 0 for rows in self.topologies for a, b in pairs)
 
     def bandwidth(self, topology: int, source: int, destination: int) -> float:
         """GB/s from one rank to another."""
