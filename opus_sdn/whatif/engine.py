@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opus_sdn.whatif.result import Result
     from opus_sdn.whatif.trace.model import Trace
 
-SEMANTICS = {"peer": "opus_sdn.whatif.peer.replay"}
+SEMANTICS = {"peer": "opus_sdn.whatif.peer.replay", "opus": "opus_sdn.whatif.opus.run"}
 
 DERIVE = "derive"
 

@@ -59,7 +59,7 @@ class Schedules:
         return Schedules((tuple(rows),))
 
     def everywhere(self, ranks: Sequence[int]) -> bool:
-        """Whether every topology joins each rank to the next in the list (the last need not reach the first)."""
+        """Whether every topology joins each rank to the next in the list; not the last to the first."""
         pairs = list(pairwise(ranks))
         return all(rows[a][b] > 0 for rows in self.topologies for a, b in pairs)
 

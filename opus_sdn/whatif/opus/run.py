@@ -65,6 +65,7 @@ def replay(
     scenario: Scenario,
     *,
     exact: bool = False,
+    spans: bool = False,
     memo: object | None = None,
     cluster: Cluster | None = None,
 ) -> Result:
@@ -80,11 +81,11 @@ def replay(
     network = Network(scenario.schedules)
     if scenario.mode in (Mode.STATIC, Mode.IDEAL):
         outcome = _play(scenario, options, network, shared, None)
-        return _result(scenario, outcome)
+        return _result(scenario, outcome, spans)
     cluster = cluster or _cluster(scenario, options)
     controller = _controller(scenario, options, cluster, shared)
     outcome = _play(scenario, options, network, shared, controller)
-    result = _result(scenario, outcome)
+    result = _result(scenario, outcome, spans)
     _tell_control(result, scenario, outcome, controller)
     if options.lower_bound:
         key = (scenario.latency_ns, id(scenario.schedules))
@@ -145,21 +146,25 @@ def _play(
     return outcome
 
 
-def _result(scenario: Scenario, outcome: Outcome) -> Result:
+def _result(scenario: Scenario, outcome: Outcome, spans: bool) -> Result:
     return Result(
         SEMANTICS,
         scenario.mode.value,
         max(outcome.finish_ns, default=0),
         outcome.finish_ns,
-        outcome.started_ns,
-        outcome.ended_ns,
+        spans=[_spans(outcome, rank) for rank in range(len(outcome.finish_ns))] if spans else None,
     )
+
+
+def _spans(outcome: Outcome, rank: int) -> list[tuple[int, int, int]]:
+    found = enumerate(zip(outcome.started_ns[rank], outcome.ended_ns[rank], strict=True))
+    return sorted(((p, start, end) for p, (start, end) in found), key=lambda span: (span[2], span[0]))
 
 
 def _tell_control(result: Result, scenario: Scenario, outcome: Outcome, controller: Controller) -> None:
     """What the controller and its switches did, and what it cost."""
     exposed = exposed_steps(outcome, controller)
-    result.exposures = [_exposure(scenario.trace, controller, found) for found in exposed]
+    result.exposures = [_exposure(scenario.trace, found) for found in exposed]
     by_rail: dict[str, list[tuple[int, int | str]]] = {}
     for time_ns, rail, topology in controller.topology:
         by_rail.setdefault(rail, []).append((time_ns, topology))
@@ -185,17 +190,11 @@ def _tell_bound(result: Result, scenario: Scenario, static: Outcome, bound: Boun
     }
 
 
-def _exposure(trace: Trace, controller: Controller, found: Exposed) -> Exposure:
+def _exposure(trace: Trace, found: Exposed) -> Exposure:
     rank, position = found.grant.nodes[-1]
     operation = trace.ranks[rank].graph.operations[position].name
-    place = controller.cluster.job.placement[rank]
-    rail = controller.cluster.fabric.rail_of(place.host, place.slot)
-    granted_ns = found.grant.granted_ns
-    # The id that the step has led to, as the rail showed it when the operation was granted.
-    shown = [topology for at, name, topology in controller.topology if name == rail and at <= granted_ns]
     return Exposure(
         found.step.started_ns,
-        shown[-1] if shown else "",
         found.lock_ns + found.switch_ns,
         rank,
         operation,
