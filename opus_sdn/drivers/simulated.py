@@ -1,7 +1,7 @@
 """An emulated switch on a virtual clock: the same device, whose delays pass when somebody says so.
 
-For simulations that own the time. It takes what the emulated driver takes and refuses what that refuses, so that
-a plan which a device would not carry out is found out.
+For simulations that own the time. It takes what the emulated driver takes and refuses what that refuses, so
+that a plan which a device would not carry out is found out.
 """
 
 from __future__ import annotations
