@@ -33,7 +33,8 @@ _OPTIONS = {
 
 _RAILS_HEAD = """
 # The ports of a rail fill the positions of its switch from first_port on: host by host, slot by slot, port by
-# port. `ports: {"host:slot:port": position}` places single ports elsewhere.
+# port. `ports: {"host:slot:port": position}` places single ports elsewhere. `drift: observe` reports what
+# somebody else changes on the rail's ports, and repairs nothing; without it what we own is repaired.
 rails:
 """
 

@@ -47,7 +47,7 @@ def take_observation(
     _tell(state, switch, strange)
     for pair in sorted(undone):
         _count_undone(state, now, switch, pair)
-    _look_after_circuits(state, now, switch)
+    _look_after_circuits(state, now, switch, seen)
     name = switch.switch.name
     state.ledger.add(_observed(switch))
     for job in state.active.values():
@@ -233,24 +233,28 @@ def _count_undone(state: CoreState, now: float, switch: SwitchState, pair: Cross
     )
 
 
-def _look_after_circuits(state: CoreState, now: float, switch: SwitchState) -> None:
-    """Raise an alarm for every live circuit of this switch that is not there, and end those that are over."""
-    name = switch.switch.name
-    live = {
-        circuit.id: circuit
-        for terminal, circuit in state.live_circuit.items()
-        if terminal.switch == name and not switch.is_up(circuit)
-    }
+def _look_after_circuits(state: CoreState, now: float, switch: SwitchState, seen: Seen) -> None:
+    """Raise an alarm for every live circuit that this reading misses, and end those that are over."""
+    missing = [circuit for circuit in _live_in(state, switch, seen) if not switch.is_up(circuit)]
     for job in state.active.values():
-        losses(state, job)
-        for lost in [lost for lost in job.lost.values() if lost.circuit.switch == name]:
-            if lost.circuit.id not in live:
+        for lost in losses(state, job):
+            if lost.circuit.switch == switch.switch.name and switch.is_up(lost.circuit):
                 del job.lost[lost.circuit.id]
                 _alarm(state, job, "circuit.restored", lost.circuit, dark_s=round(now - lost.since, 3))
-        for circuit in live.values():
+        for circuit in missing:
             if circuit.id not in job.lost and circuit.terminals[0] in job.terminals:
                 job.lost[circuit.id] = Lost(circuit, now)
                 _alarm(state, job, "circuit.lost", circuit)
+
+
+def _live_in(state: CoreState, switch: SwitchState, seen: Seen) -> list[Circuit]:
+    """Live circuits that a reading may have found missing: few, unless it is the first one."""
+    if seen.first:
+        terminals = [terminal for terminal in state.live_circuit if terminal.switch == switch.switch.name]
+    else:
+        changed = (*sorted(seen.vanished), *switch.dark)
+        terminals = [terminal for pair in changed for terminal in switch.switch.terminals_of(pair)]
+    return list(dict.fromkeys(state.live_circuit[t] for t in terminals if t in state.live_circuit))
 
 
 def _alarm(state: CoreState, job: JobCore, kind: str, circuit: Circuit, **data: object) -> None:

@@ -21,6 +21,7 @@ from opus_sdn.drivers.base import Driver
 from opus_sdn.intent.changes import Batch, Change, StepPlanned
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.reconciler import notices
 from opus_sdn.reconciler.clock import Clock
 from opus_sdn.reconciler.feed import EventFeed
 from opus_sdn.reconciler.phase import SENTENCES, Phase
@@ -399,6 +400,7 @@ class Runtime:
         woken = self.engine.committed(pending.batch.id)
         _confirm(pending.confirm)
         self.feed.advance(pending.stored.result())
+        notices.write(pending.batch.changes)
         if self.phase is Phase.STOPPING:
             return
         self.waiters.wake(woken)

@@ -26,7 +26,7 @@ def a_rival_gets_no_pause(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_circuits_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(drift, "_look_after_circuits", lambda state, now, switch: None)
+    patch.setattr(drift, "_look_after_circuits", lambda *_: None)
 
 
 def what_is_up_is_free(patch: pytest.MonkeyPatch) -> None:

@@ -697,3 +697,19 @@ def test_a_restart_while_nothing_runs_leaves_nothing_to_wait_for(world: World) -
 
 def test_settings_limit_what_a_session_may_prove() -> None:
     assert CoreSettings().proven_max == 65_536
+
+
+def test_a_circuit_that_was_lost_under_a_lock_while_no_controller_looked_is_an_alarm_and_made_again(
+    world: World,
+) -> None:
+    world.arrive(C, 0, 0, 1)
+    world.hear(0, 1)
+    lit = world.bench.lit["ocs0"]
+    ring = set(lit)
+    lit.clear()
+    world.restart()
+    world.bench.play()
+    (lost,) = world.bench.events("circuit.lost")
+    assert lost.data["ranks"] == [0, 1]
+    assert world.bench.lit["ocs0"] == ring, "adding takes nothing from anybody: the grace is no obstacle"
+    assert len(world.bench.events("circuit.restored")) == 1

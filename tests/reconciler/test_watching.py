@@ -158,6 +158,28 @@ def test_somebody_who_undoes_everything_at_every_look_gets_few_writes() -> None:
     run_virtual(main)
 
 
+def test_what_somebody_has_to_look_at_is_in_the_log_with_the_words_of_the_history(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        world = await World(store=store).start()
+        world.arrive("pair-0", 0, 0, 1)
+        await world.settle()
+        world.switch.matching.clear()
+        await world.runtime.observe("ocs0")
+        await world.settle()
+
+    with caplog.at_level("INFO"):
+        run_virtual(main)
+    said = {record.message: record.__dict__ for record in caplog.records}
+    assert said["circuit.lost"]["circuit"] == "h0:0:1--h1:0:0"
+    assert (said["circuit.lost"]["job"], said["circuit.lost"]["ranks"]) == ("job", [0, 1])
+    assert said["switch.drifted"]["vanished"] == [[1, 2], [2, 1]]
+    assert "circuit.restored" in said
+    assert "step.done" not in said, "what is as it should be is not told"
+
+
 # --- a switch that is away
 
 
