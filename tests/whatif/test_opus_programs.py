@@ -281,6 +281,44 @@ def test_a_circle_of_collectives_is_named_with_its_connections() -> None:
     assert {wait.connection for wait in caught.value.cycle} == {"group 0", "group 1"}
 
 
+def test_a_circle_through_hosts_and_rails_names_both() -> None:
+    """Two ranks enter the host's collective first, two the rail's: each waits for one that has not come."""
+    groups, schedules = grid(1, 2, 2)
+    data, tensor = {0: 0, 1: 0, 2: 1, 3: 1}, {0: 2, 2: 2, 1: 3, 3: 3}
+    ranks = [Program(rank) for rank in range(4)]
+    for rank, program in enumerate(ranks):
+        first, second = (tensor, data) if rank in (0, 3) else (data, tensor)
+        program.reduce(second[rank], MB, program.reduce(first[rank], MB))
+    with pytest.raises(CannotFinishError) as caught:
+        finish(trace_of(ranks, groups), schedules, Mode.ON_DEMAND)
+    assert sorted((wait.rank, wait.waits_for) for wait in caught.value.cycle) == [
+        (0, 2),
+        (1, 0),
+        (2, 3),
+        (3, 1),
+    ]
+    assert {wait.connection for wait in caught.value.cycle} == {"group 2", "group 3", "g0", "g1"}
+
+
+def test_a_granted_operation_without_a_slot_is_said_to_be_one() -> None:
+    """The host's collective has taken the slot while the rail's waited for its grant, on both hosts."""
+    groups, schedules = grid(1, 2, 2)
+    ranks = [Program(rank) for rank in range(4)]
+    for early, group, host in ((0, 0, 2), (3, 1, 3)):
+        ranks[early].reduce(group, MB)
+        ranks[early].reduce(host, MB, ranks[early].compute(10))
+    for late, group, host in ((1, 0, 3), (2, 1, 2)):
+        ranks[late].reduce(host, MB, ranks[late].reduce(group, MB, ranks[late].compute(20)))
+    with pytest.raises(CannotFinishError) as caught:
+        finish(trace_of(ranks, groups), schedules, Mode.ON_DEMAND)
+    assert sorted((wait.rank, wait.waits_for) for wait in caught.value.cycle) == [
+        (0, 2),
+        (1, 0),
+        (2, 3),
+        (3, 1),
+    ]
+
+
 def test_messages_out_of_order_are_refused_as_in_training() -> None:
     _, schedules = grid(2, 1)
     ranks = [Program(0), Program(1)]
