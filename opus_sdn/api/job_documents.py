@@ -190,7 +190,10 @@ class LockDocument(Document):
     n: int
     length: int
     rank: Annotated[int, Field(description="Who holds it")]
-    no: Annotated[int, Field(description="The rank's grant number")]
+    no: Annotated[
+        int,
+        Field(description="The rank's grant number; 0 until a grant that a restart had lost is given again"),
+    ]
     since: Time
     age_ms: Annotated[float, Field(description="How long it has been held, ms")]
     circuits: list[str]
