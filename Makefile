@@ -81,8 +81,9 @@ lint: $(STAMP) ## format, lint, types and import rules; changes nothing
 bench: $(STAMP) ## how long grants take
 	@$(BIN)/python -m benchmarks
 
-soak: $(STAMP) ## the seeded simulations at many times their usual number of seeds (SCALE=20)
-	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py $(PYTEST_ARGS)
+soak: $(STAMP) postgres ## seeded simulations, store histories and fail-overs at many times their usual number (SCALE=20)
+	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py tests/store/test_stateful.py \
+	    tests/store/test_lost_connection.py tests/replicas/test_failover.py $(PYTEST_ARGS)
 
 openapi: $(STAMP) ## write the API document anew
 	@$(BIN)/opus openapi > openapi.json.new

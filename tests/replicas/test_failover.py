@@ -17,6 +17,7 @@ from tests.replicas.world import FAILOVER_S, Cluster, Failover, Job, cluster_of,
 
 SCALE = float(os.environ.get("OPUS_TEST_SCALE", "1"))
 FAILOVERS = 3 if SCALE <= 1 else 50
+KILLS = 2 if SCALE <= 1 else 20
 HOW = ("stopped", "killed", "database restarted")
 
 
@@ -71,3 +72,24 @@ def test_a_new_leader_goes_on_with_the_running_job_whatever_ended_the_old_one(
         assert violations == [], "a circuit was moved under traffic"
         slow = [each for each in done if each.took_s > FAILOVER_S]
         assert slow == [], f"later than 2 TTL + the longest step deadline = {FAILOVER_S:g} s"
+
+
+def test_a_database_that_is_killed_under_load_costs_the_running_job_nothing_but_time(
+    tmp_path: Path, own_postgres: PostgresServer
+) -> None:
+    """Every process of the server is killed; what it had not written is lost, and said again by the ranks."""
+    choose = random.Random(3)
+    with cluster_of(tmp_path, own_postgres, own_postgres.create(), 1) as cluster:
+        leader = cluster.leader()
+        job = Job(cluster)
+        for _ in range(KILLS):
+            job.wait_for_turns(2)
+            time.sleep(choose.uniform(0.0, 0.1))  # at any moment of a turn
+            own_postgres.stop(signal.SIGKILL)
+            own_postgres.start()
+            job.wait_for_turns(2)
+        violations = cluster.switch.do(lambda: list(cluster.witness.violations))
+        job.end()
+        assert leader.process.poll() is None, "the process stays"
+        assert violations == [], "a circuit was moved under traffic"
+        assert stale_operations(cluster) == []
