@@ -125,9 +125,9 @@ class Lease:
         self.asked_at = self._clock()
         row = connection.execute(_READ_LOCKED).mappings().first()
         record = None if row is None else _record(row)
-        known = self._sight
-        self._look(record)
-        if record is not None and record.holder and (self._sight != known or self.free_in_s(record) > 0):
+        self._look(record)  # one that was renewed since has been seen for no time
+        if self.free_in_s(record) > 0:
+            assert record is not None
             raise LeaseHeldError(
                 f"{self._name}: {record.holder} at {record.address} leads, under start {record.epoch}"
             )
