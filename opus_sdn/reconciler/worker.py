@@ -168,13 +168,15 @@ class SwitchWorker:
             pause_s = min(observe_s, ATTENTIVE_S if strange else 2 * pause_s)
 
     async def _listen(self) -> None:
-        """What the device tells unasked only says when to read it."""
-        async for event in self.driver.events():
-            if event.kind in ABOUT_CIRCUITS and not event.expected:
-                logger.info(
-                    "switch reports", extra={"switch": self.name, "kind": event.kind, "detail": event.detail}
-                )
-                self._look.set()
+        """What the device tells unasked only says when to read it; it is read without that too."""
+        try:
+            async for event in self.driver.events():
+                if event.kind in ABOUT_CIRCUITS and not event.expected:
+                    told = {"switch": self.name, "kind": event.kind, "detail": event.detail}
+                    logger.info("switch reports", extra=told)
+                    self._look.set()
+        except Exception:
+            logger.exception("the switch is not listened to any more", extra={"switch": self.name})
 
     # --- steps
 

@@ -99,6 +99,23 @@ def test_a_switch_that_says_that_somebody_changed_it_is_looked_at_at_once() -> N
     run_virtual(main)
 
 
+def test_a_switch_whose_reports_fail_is_read_from_time_to_time_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Mute(FakeSwitch):
+        async def events(self):  # type: ignore[no-untyped-def,override]
+            raise TransientError("no reports")
+            yield
+
+    async def main() -> None:
+        world = await World(switch=Mute(), observe_s=10.0).start()
+        await asyncio.sleep(25)
+        assert len(world.switch.reads) == 3
+
+    run_virtual(main)
+    assert "not listened to any more" in caplog.text
+
+
 def test_after_something_strange_the_switch_is_looked_at_more_often_for_a_while() -> None:
     async def main() -> None:
         world = await World(observe_s=60.0).start()
