@@ -13,9 +13,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command with `arguments`, by default those of the process, and exit with its code."""
     try:
         # Inside, so that Ctrl-C ends the command without a traceback from its first moment on.
-        from opus_sdn.cli.app import run
-
-        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        if given[:1] == ["whatif"]:
+            # Done before the machinery of the other commands would be loaded.
+            from opus_sdn.cli.whatif import run
+        else:
+            from opus_sdn.cli.app import run
+        code = run(given)
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from opus_sdn import __version__
-from opus_sdn.cli import admin, apply, describe, emulator, events, fabric, get, observe, selftest, serve
 from opus_sdn.cli.exits import EXIT_CODES_HELP, CliError, ExitCode
-from opus_sdn.cli.output import message
 
 DEBUG = "--debug"
 
-app = typer.Typer(
-    name="opus",
-    help="Opus SDN: the control plane for optical circuit switches in GPU training fabrics.",
-    epilog=EXIT_CODES_HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+# Which module adds each command. Only that of the command that is run is imported.
+MODULES = {
+    "serve": "serve",
+    "selftest": "selftest",
+    "fabric": "fabric",
+    "get": "get",
+    "describe": "describe",
+    "apply": "apply",
+    "observe": "observe",
+    "events": "events",
+    "whatif": "whatif_command",
+    "emulator": "emulator",
+    "db": "admin",
+    "config": "admin",
+    "openapi": "admin",
+    "version": "admin",
+}
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from opus_sdn import __version__
+
         sys.stdout.write(f"{__version__}\n")
         raise typer.Exit
 
 
-@app.callback()
 def opus(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
@@ -45,23 +52,28 @@ def opus(
     """Options of every command."""
 
 
-serve.add_to(app)
-selftest.add_to(app)
-app.add_typer(fabric.app, name="fabric")
-get.add_to(app)
-describe.add_to(app)
-apply.add_to(app)
-observe.add_to(app)
-events.add_to(app)
-app.add_typer(emulator.app, name="emulator")
-admin.add_to(app)
+def _app_for(arguments: list[str]) -> typer.Typer:
+    """The command line, with the command that is run, or with all when none of them is."""
+    app = typer.Typer(
+        name="opus",
+        help="Opus SDN: the control plane for optical circuit switches in GPU training fabrics.",
+        epilog=EXIT_CODES_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(opus)
+    named = next((argument for argument in arguments if not argument.startswith("-")), "")
+    for module in [MODULES[named]] if named in MODULES else dict.fromkeys(MODULES.values()):
+        importlib.import_module(f"opus_sdn.cli.{module}").add_to(app)
+    return app
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code. Errors are lines on stderr, with `--debug` a traceback too."""
     debug = DEBUG in arguments
-    command = typer.main.get_command(app)
     try:
+        command = typer.main.get_command(_app_for(arguments))
         code = command.main(
             [argument for argument in arguments if argument != DEBUG],
             prog_name="opus",
@@ -91,6 +103,8 @@ def run(arguments: list[str]) -> int:
 def _end(error: Exception, text: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
+    from opus_sdn.cli.output import message
+
     for line in text.splitlines():
         message(line, error=True)
     return code
@@ -99,6 +113,8 @@ def _end(error: Exception, text: str, code: int, debug: bool) -> int:
 def _usage(error: typer.TyperException) -> str:
     """A usage error in one line, with the command whose --help says more."""
     text = " ".join(error.format_message().split())
+    from pydantic import ValidationError  # the settings have loaded it already, if it is to blame
+
     cause = error.__cause__
     if isinstance(cause, ValidationError):
         # What typer makes of it names the flag, but not the value.

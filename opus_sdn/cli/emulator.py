@@ -25,6 +25,11 @@ app = typer.Typer(help="Run emulated switches as processes of their own.", no_ar
 emulator_switches.add_to(app)
 
 
+def add_to(parent: typer.Typer) -> None:
+    """Add the commands of this module."""
+    parent.add_typer(app, name="emulator")
+
+
 @app.callback()
 def emulator() -> None:
     """Options of every emulator."""

@@ -22,6 +22,11 @@ app = typer.Typer(help="Write and check fabric files.", no_args_is_help=True)
 app.command()(verify)
 
 
+def add_to(parent: typer.Typer) -> None:
+    """Add the commands of this module."""
+    parent.add_typer(app, name="fabric")
+
+
 @app.command()
 def generate(
     hosts: Annotated[int, typer.Option(help="Hosts.")] = 4,

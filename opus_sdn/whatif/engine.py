@@ -2,7 +2,7 @@
 
 Semantics are named here and imported when they are used. Each is a module with
 
-    replay(scenario: Scenario, *, exact: bool, spans: bool, memo: object | None) -> Result
+    replay(scenario: Scenario, *, exact: bool, memo: object | None) -> Result
     new_memo() -> object | None
 
 where `memo` holds what replays of one step share; replays with the same memo run one after another.
@@ -35,7 +35,7 @@ DERIVE = "derive"
 class Semantics(Protocol):
     """What a module of semantics offers."""
 
-    def replay(self, scenario: Scenario, *, exact: bool, spans: bool, memo: object | None) -> Result:
+    def replay(self, scenario: Scenario, *, exact: bool, memo: object | None) -> Result:
         """One replay."""
         ...
 
@@ -88,17 +88,15 @@ def replay(
     *,
     semantics: str = "peer",
     exact: bool = False,
-    spans: bool = False,
     memo: object | None = None,
 ) -> Result:
     """Replay one scenario. Raises CannotFinishError, with the wait-for cycle, where the step hangs.
 
-    `exact` asks for the plain event-by-event engine where there is one, `spans` for the start and end of
-    every node. `memo` comes from `new_memo` of the same semantics and makes further replays of one step
-    faster.
+    `exact` asks for the plain event-by-event engine where there is one. `memo` comes from `new_memo` of the
+    same semantics and makes further replays of one step faster.
     """
     began = time.perf_counter()
-    result = load_semantics(semantics).replay(scenario, exact=exact, spans=spans, memo=memo)
+    result = load_semantics(semantics).replay(scenario, exact=exact, memo=memo)
     result.wall_s = time.perf_counter() - began
     return result
 

@@ -10,8 +10,7 @@ import pytest
 
 from opus_sdn.whatif.engine import replay
 from opus_sdn.whatif.inputs.hints import derive_hints
-from opus_sdn.whatif.peer.solve import Solver
-from opus_sdn.whatif.result import Result
+from opus_sdn.whatif.peer.replay import Memo
 from opus_sdn.whatif.scenario import Mode
 from tests.whatif.cases import DATA, EIGHT, EXPECTED, LLAMA, MICROBATCHES, published_hints, scenario, step
 
@@ -37,13 +36,13 @@ RUNS = [
 
 
 @pytest.fixture(scope="module")
-def memo() -> Solver:
+def memo() -> Memo:
     """What replays share, so that this module takes seconds."""
-    return Solver()
+    return Memo()
 
 
 @pytest.mark.parametrize(("case", "mode", "delay_ms"), RUNS)
-def test_every_published_run_is_reproduced(case: str, mode: Mode, delay_ms: int, memo: Solver) -> None:
+def test_every_published_run_is_reproduced(case: str, mode: Mode, delay_ms: int, memo: Memo) -> None:
     hints = published_hints(case, delay_ms) if mode is Mode.PROVISION else None
     result = replay(scenario(case, mode, delay_ms, hints), memo=memo)
     expected, key = EXPECTED[case], f"{LOGGED[mode]}_{delay_ms}ms"
@@ -69,7 +68,7 @@ def test_the_ideal_reference_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize("bandwidth", EXPECTED[LLAMA]["bandwidth_sweep_10ms_rank_0"])
-def test_the_bandwidth_sweep_is_the_published_one(bandwidth: str, memo: Solver) -> None:
+def test_the_bandwidth_sweep_is_the_published_one(bandwidth: str, memo: Memo) -> None:
     name = "schedules" if bandwidth == "50" else f"schedules_bw{bandwidth}"
     expected = EXPECTED[LLAMA]["bandwidth_sweep_10ms_rank_0"][bandwidth]
     for key, mode, delay_ms in (
@@ -88,30 +87,26 @@ def test_every_node_starts_and_ends_when_the_published_timeline_says(
     mode: Mode, short: str, delay_ms: int, exact: bool
 ) -> None:
     hints = published_hints(EIGHT, delay_ms) if mode is Mode.PROVISION else None
-    result = replay(scenario(EIGHT, mode, delay_ms, hints), exact=exact, spans=True)
+    result = replay(scenario(EIGHT, mode, delay_ms, hints), exact=exact)
     with lzma.open(DATA / EIGHT / f"timeline_{short}_{delay_ms}ms.csv.xz", "rt") as packed:
         wanted = {
-            (int(row["rank"]), int(row["node_id"])): (int(row["start_ns"]), int(row["end_ns"]))
+            (int(row["rank"]), int(row["node_id"])): [int(row["start_ns"]), int(row["end_ns"])]
             for row in csv.DictReader(io.StringIO(packed.read()))
         }
-    assert spans_by_node(result) == wanted
-
-
-def spans_by_node(result: Result) -> dict[tuple[int, int], tuple[int, int]]:
-    assert result.spans is not None
-    ranks = step(EIGHT).trace.ranks
-    return {
-        (rank, ranks[rank].graph.ids[position]): (start, end)
-        for rank, spans in enumerate(result.spans)
-        for position, start, end in spans
-    }
+    assert {
+        (rank.rank, node): times
+        for rank in step(EIGHT).trace.ranks
+        for node, *times in zip(
+            rank.graph.ids, result.started_ns[rank.rank], result.ended_ns[rank.rank], strict=True
+        )
+    } == wanted
 
 
 @pytest.mark.parametrize(
     ("case", "delay_ms"), [(EIGHT, 10), (LLAMA, 10), (LLAMA, 100), (MICROBATCHES, 0), (MICROBATCHES, 10)]
 )
 def test_hints_derived_from_the_on_demand_run_are_the_published_ones(
-    case: str, delay_ms: int, memo: Solver
+    case: str, delay_ms: int, memo: Memo
 ) -> None:
     result = replay(scenario(case, Mode.ON_DEMAND, delay_ms), memo=memo)
     assert result.finished_communications is not None
@@ -120,7 +115,7 @@ def test_hints_derived_from_the_on_demand_run_are_the_published_ones(
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 10, 50])
 def test_the_fast_path_needs_no_help_on_the_published_runs_without_microbatches(
-    delay_ms: int, memo: Solver
+    delay_ms: int, memo: Memo
 ) -> None:
     for case in (EIGHT, LLAMA):
         for mode in (Mode.ON_DEMAND, Mode.PROVISION):

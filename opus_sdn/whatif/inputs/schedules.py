@@ -58,6 +58,26 @@ class Schedules:
             rows.append(merged[key])
         return Schedules((tuple(rows),))
 
+    def with_switched(self, gbps: float) -> Schedules:
+        """The same with `gbps` on every link that is not equal in all topologies; what is dark stays dark."""
+        changed: dict[tuple[int, ...], dict[int, Row]] = {}
+        topologies: list[list[Row]] = [[] for _ in self.topologies]
+        for source in range(self.ranks):
+            rows = [topology[source] for topology in self.topologies]
+            key = tuple([id(row) for row in rows])
+            if key not in changed:
+                distinct = list({id(row): row for row in rows}.values())
+                steady = [len(set(cells)) == 1 for cells in zip(*distinct, strict=True)]
+                changed[key] = {
+                    id(row): tuple(
+                        [cell if same or not cell else gbps for cell, same in zip(row, steady, strict=True)]
+                    )
+                    for row in distinct
+                }
+            for topology, row in zip(topologies, rows, strict=True):
+                topology.append(changed[key][id(row)])
+        return Schedules(tuple(tuple(rows) for rows in topologies))
+
     def everywhere(self, ranks: Sequence[int]) -> bool:
         """Whether every topology joins each rank to the next in the list; not the last to the first."""
         pairs = list(pairwise(ranks))

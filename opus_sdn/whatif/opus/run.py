@@ -65,7 +65,6 @@ def replay(
     scenario: Scenario,
     *,
     exact: bool = False,
-    spans: bool = False,
     memo: object | None = None,
     cluster: Cluster | None = None,
 ) -> Result:
@@ -81,11 +80,11 @@ def replay(
     network = Network(scenario.schedules)
     if scenario.mode in (Mode.STATIC, Mode.IDEAL):
         outcome = _play(scenario, options, network, shared, None)
-        return _result(scenario, outcome, spans)
+        return _result(scenario, outcome)
     cluster = cluster or _cluster(scenario, options)
     controller = _controller(scenario, options, cluster, shared)
     outcome = _play(scenario, options, network, shared, controller)
-    result = _result(scenario, outcome, spans)
+    result = _result(scenario, outcome)
     _tell_control(result, scenario, outcome, controller)
     if options.lower_bound:
         key = (scenario.latency_ns, id(scenario.schedules))
@@ -146,19 +145,15 @@ def _play(
     return outcome
 
 
-def _result(scenario: Scenario, outcome: Outcome, spans: bool) -> Result:
+def _result(scenario: Scenario, outcome: Outcome) -> Result:
     return Result(
         SEMANTICS,
         scenario.mode.value,
         max(outcome.finish_ns, default=0),
         outcome.finish_ns,
-        spans=[_spans(outcome, rank) for rank in range(len(outcome.finish_ns))] if spans else None,
+        outcome.started_ns,
+        outcome.ended_ns,
     )
-
-
-def _spans(outcome: Outcome, rank: int) -> list[tuple[int, int, int]]:
-    found = enumerate(zip(outcome.started_ns[rank], outcome.ended_ns[rank], strict=True))
-    return sorted(((p, start, end) for p, (start, end) in found), key=lambda span: (span[2], span[0]))
 
 
 def _tell_control(result: Result, scenario: Scenario, outcome: Outcome, controller: Controller) -> None:
@@ -195,6 +190,7 @@ def _exposure(trace: Trace, found: Exposed) -> Exposure:
     operation = trace.ranks[rank].graph.operations[position].name
     return Exposure(
         found.step.started_ns,
+        None,
         found.lock_ns + found.switch_ns,
         rank,
         operation,

@@ -33,7 +33,7 @@ class Control:
         self._stages = schedules.stages
         self._wanted = 0
         self._votes: list[Votes | None] = [
-            None if _everywhere(group, schedules) else Votes(group.ranks) for group in groups
+            None if schedules.everywhere(group.ranks) else Votes(group.ranks) for group in groups
         ]
         self.topology = 0
         self.draining = False
@@ -112,9 +112,3 @@ class Control:
         self.topology = self._wanted
         self.draining = True
         return True, True
-
-
-def _everywhere(group: Group, schedules: Schedules) -> bool:
-    """Whether every topology joins each member to the next in the list (the last to the first: no matter)."""
-    pairs = list(zip(group.ranks, group.ranks[1:], strict=False))
-    return all(rows[a][b] > 0 for rows in schedules.topologies for a, b in pairs)

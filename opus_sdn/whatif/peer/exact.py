@@ -24,8 +24,8 @@ MessageKey = tuple[str, int, int, int, int]  # namespace and stream or tag, sour
 class ExactEngine(Ranks):
     """Replays a scenario event by event."""
 
-    def __init__(self, scenario: Scenario, *, spans: bool = False) -> None:
-        super().__init__(scenario, spans=spans)
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
         self._queue: list[tuple[int, int, Action]] = []
         self._inserted = 0
         self._timers: list[dict[int, list[Action]]] = [{} for _ in self.trace.ranks]

@@ -13,21 +13,22 @@ from typing import Any
 from opus_sdn.whatif.peer.hang import cannot_finish
 from opus_sdn.whatif.peer.order import Chain, UnknownOrderError
 from opus_sdn.whatif.peer.ranks import Ranks
-from opus_sdn.whatif.peer.solve import Solution, Solver
-from opus_sdn.whatif.peer.uses import Change, Due, Falling, Link, MessageUse, RingUse
+from opus_sdn.whatif.peer.solve import Puzzle, Solution, Solver
+from opus_sdn.whatif.peer.uses import Change, Due, Falling, Link, MessageUse, OrderOf, RingUse
 from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, START, Flight, Free, Pulse, Root, Wire
 from opus_sdn.whatif.result import Result
-from opus_sdn.whatif.rings import flight_ns
+from opus_sdn.whatif.rings import Ring, flight_ns
 from opus_sdn.whatif.scenario import Scenario
 
 _AT_ONCE: Chain = (0, None)
+_NO_FREES: list[Falling] = []
 
 
 class FastEngine(Ranks):
     """Replays a scenario. `solver` may be shared by replays one after another."""
 
-    def __init__(self, scenario: Scenario, solver: Solver | None = None, *, spans: bool = False) -> None:
-        super().__init__(scenario, spans=spans)
+    def __init__(self, scenario: Scenario, solver: Solver | None = None) -> None:
+        super().__init__(scenario)
         self._solver = solver or Solver()
         self._endpoint = scenario.system.endpoint_delay_ns
         if self._endpoint < 1:
@@ -42,12 +43,15 @@ class FastEngine(Ranks):
         self._change: Change | None = None
         self._changed: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._flights: dict[tuple[int, float], tuple[int, int]] = {}
-        self._rings_begun: dict[int, dict[int, int]] = {}
+        self._members = [group.ranks for group in self.trace.groups]
+        self._rings_begun: list[dict[int, int]] = [{} for _ in self._members]
+        self._ports: list[list[Link | None]] = [[None] * len(ranks) for ranks in self._members]
+        self._ring_flights: dict[tuple[int, int, int], list[Flight]] = {}
         self._open_rings: dict[tuple[int, int], RingUse] = {}
         self._active: dict[RingUse | MessageUse, None] = {}
         self._part: list[tuple[RingUse, int] | None] = [None] * self._n
         self._compute_end = [0] * self._n
-        self._places = [{rank: place for place, rank in enumerate(g.ranks)} for g in self.trace.groups]
+        self._places = [{rank: place for place, rank in enumerate(ranks)} for ranks in self._members]
         self._arrived: dict[tuple[int, ...], int] = {}
         self._posted: dict[tuple[int, ...], list[int]] = {}
         self._compute_orders: dict[int, Chain] = {}
@@ -83,7 +87,7 @@ class FastEngine(Ranks):
         return self.result()
 
     def _go_on(self) -> None:
-        agenda, times = self._agenda, self._times
+        agenda, times, computed = self._agenda, self._times, self.complete_compute
         while True:
             if self.control.draining:
                 if not self._drain_known:
@@ -104,7 +108,10 @@ class FastEngine(Ranks):
                 due.sort()
             for _, _, rank, position, use, ending in due:  # grows by what happens at once
                 if use is None:
-                    self.complete(rank, position)
+                    if ending is None:
+                        computed(rank, position)
+                    else:
+                        self.complete(rank, position)
                 else:
                     self._end(use, rank, position, ending)
             del agenda[now]
@@ -135,9 +142,15 @@ class FastEngine(Ranks):
             if duration == 0:
                 raise UnknownOrderError("a computation takes less than a nanosecond")
             order = self._compute_orders[duration] = self._solver.chains.link((-duration,), None)
-        self._number += 1
+        number = self._number = self._number + 1
         end = self._compute_end[rank] = self.now + duration
-        self._put(end, order, self._number, rank, position)
+        entry = (order, number, rank, position, None, None)
+        due = self._agenda.get(end)
+        if due is None:
+            self._agenda[end] = [entry]
+            heappush(self._times, end)
+        else:
+            due.append(entry)
         part = self._part[rank]
         if part is not None:
             use, member = part
@@ -146,27 +159,33 @@ class FastEngine(Ranks):
                 self._refuse_shared_tick(use, use.solution, member, end)
 
     def begin_collective(self, rank: int, position: int, group: int) -> None:
-        members = self.trace.groups[group].ranks
+        members = self._members[group]
         ring = self.ring(rank, position, len(members))
         self._number += 1
         if len(members) == 1:
             raise UnknownOrderError("a collective of one member has timers only")
-        begun = self._rings_begun.setdefault(group, {})
+        begun = self._rings_begun[group]
         number = begun[rank] = begun.get(rank, 0) + 1
         use = self._open_rings.get((group, number))
         if use is None:
-            use = self._open_rings[group, number] = self._ring_use(ring, members)
-        elif use.ring != ring:
+            use = self._open_rings[group, number] = self._ring_use(ring, group, members)
+        elif use.ring is not ring and use.ring != ring:
             raise UnknownOrderError("members of a group run collectives of different sizes together")
         member = self._places[group][rank]
-        link = self._link(rank, members[(member + 1) % len(members)])
+        link = self._ports[group][member]
+        if link is None:
+            link = self._ports[group][member] = self._link(rank, members[(member + 1) % len(members)])
         self._take(link, use)
         use.links[member] = link
         use.starts[member], use.numbers[member], use.positions[member] = self.now, self._number, position
-        use.busy[member], use.frees[member] = link.busy, list(link.frees)
+        frees = link.frees
+        if frees:
+            use.frees[member] = list(frees)
+        use.busy[member] = link.busy
         use.epochs[member] = len(use.changes)
         use.computed[member] = [self._compute_end[rank]]
-        use.base = min(use.base, self.now)
+        if use.base > self.now:
+            use.base = self.now
         use.begun += 1
         self._part[rank] = (use, member)
         self._drain_known = False
@@ -174,17 +193,18 @@ class FastEngine(Ranks):
             del self._open_rings[group, number]
             self._solve(use)
 
-    def _ring_use(self, ring: Any, members: tuple[int, ...]) -> RingUse:
+    def _ring_use(self, ring: Ring, group: int, members: tuple[int, ...]) -> RingUse:
         n = len(members)
         use = RingUse(
             ring=ring,
+            group=group,
             members=members,
             links=[None] * n,
             starts=[NEVER] * n,
             numbers=[0] * n,
             positions=[0] * n,
             busy=[False] * n,
-            frees=[[] for _ in range(n)],
+            frees=[_NO_FREES] * n,
             epochs=[0] * n,
             computed=[[] for _ in range(n)],
             done=[False] * n,
@@ -213,7 +233,9 @@ class FastEngine(Ranks):
         if self._arrived.get(key):
             self._arrived[key] -= 1
             self._number += 1
-            self._put(self.now, _AT_ONCE, self._number, rank, position)
+            self._put(
+                self.now, _AT_ONCE, self._number, rank, position, None, (self.now, _AT_ONCE, self._number)
+            )
         else:
             self._posted.setdefault(key, []).append(position)
 
@@ -234,6 +256,12 @@ class FastEngine(Ranks):
     # Rings and messages.
 
     def _solve(self, use: RingUse) -> None:
+        if use.alike():
+            flights = self._group_flights(use)
+            if flights[0] is not None and flights.count(flights[0]) == len(flights):
+                solution = self._solver.solve_alike(use.ring, self._endpoint, flights[0])
+                self._put_alike(use, solution)
+                return
         solution = use.solution = self._solver.solve(self._puzzle(use))
         for member, rank in enumerate(use.members):
             if use.done[member]:
@@ -247,13 +275,46 @@ class FastEngine(Ranks):
                 continue
             chain, root = solution.chains[place], solution.roots[place]
             rotating = solution.rotating
-            order = use.order(self._solver.chains, member, chain, root, rotating=rotating)
-            ending = Due(use.base + end, *order)
+            order, number = use.order(self._solver.chains, member, chain, root, rotating=rotating)
+            ending = (use.base + end, order, number)
             if ending != use.due[member]:
                 use.due[member] = ending
                 self._put(*ending, rank, use.positions[member], use, ending)
 
-    def _puzzle(self, use: RingUse) -> Any:
+    def _put_alike(self, use: RingUse, solution: Solution) -> None:
+        """Put the ends of a ring on the agenda whose members all end together."""
+        use.solution = solution
+        end = use.base + solution.ends[0]
+        order = solution.chains[0]
+        assert order is not None
+        members = len(use.members)
+        turned = solution.roots[0][1] % members
+        ticks, base = solution.ticks[0], use.base
+        due = self._agenda.get(end)
+        if due is None:
+            due = self._agenda[end] = []
+            heappush(self._times, end)
+        for member, rank in enumerate(use.members):
+            for other in use.computed[member]:
+                if other - base in ticks:
+                    self._refuse_shared_tick(use, solution, member, other)
+            number = use.numbers[member - turned]
+            ending = use.due[member] = (end, order, number)
+            due.append((order, number, rank, use.positions[member], use, ending))
+
+    def _group_flights(self, use: RingUse) -> list[Flight]:
+        """A message's flight on the link of each member, in the topology of now."""
+        key = (use.group, use.ring.size, use.topologies[-1])
+        found = self._ring_flights.get(key)
+        if found is None:
+            found = self._ring_flights[key] = [
+                self._flight(use.ring.size, use.topologies[-1], link)
+                for link in use.links
+                if link is not None
+            ]
+        return found
+
+    def _puzzle(self, use: RingUse) -> Puzzle:
         flights = {}
         for member, link in enumerate(use.links):
             if link is not None:
@@ -285,7 +346,7 @@ class FastEngine(Ranks):
             use.due = None
             return
         order = self._message_order(use, self._solver.chains.link((-flight,), chain), root)
-        ending = Due(base + start + flight, *order)
+        ending = (base + start + flight, *order)
         if ending != use.due:
             use.due = ending
             self._put(*ending, use.rank, use.position, use, ending)
@@ -313,9 +374,12 @@ class FastEngine(Ranks):
         assert solution is not None
         assert link is not None
         rotating = solution.rotating
-        wire = solution.wires[solution.place(member)]
-        frees = [use.order(chains, member, free.chain, free.root, rotating=rotating) for free in wire.frees]
-        self._release_link(link, use.base, wire, frees)
+        self._release_link(
+            link,
+            use.base,
+            solution.wires[0 if rotating else member],
+            lambda free: use.order(chains, member, free.chain, free.root, rotating=rotating),
+        )
         self._part[rank] = None
         use.done[member] = True
         use.left -= 1
@@ -327,8 +391,9 @@ class FastEngine(Ranks):
         wire = use.wire
         assert wire is not None
         wire.finish(self.now - use.time)
-        frees = [self._message_order(use, free.chain, free.root) for free in wire.frees]
-        self._release_link(use.link, use.time, wire, frees)
+        self._release_link(
+            use.link, use.time, wire, lambda free: self._message_order(use, free.chain, free.root)
+        )
         del self._active[use]
         use.due = None
         key = self._message_key(rank, position, rank, use.peer)
@@ -361,13 +426,8 @@ class FastEngine(Ranks):
             self._fallen += [time for time in past if time > self._since]
         link.user = use
 
-    def _release_link(self, link: Link, base: int, wire: Wire, orders: list[tuple[Chain, int]]) -> None:
-        link.user = None
-        link.busy = wire.busy
-        link.frees = [
-            Falling(base + free.time, base + free.inserted, *order)
-            for free, order in zip(wire.frees, orders, strict=True)
-        ]
+    def _release_link(self, link: Link, base: int, wire: Wire, order_of: OrderOf) -> None:
+        link.leave(base, wire, order_of)
         if self.control.draining:
             self._fallen += [base + time for time in wire.idles if base + time > self._since]
 

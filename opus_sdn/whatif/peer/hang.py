@@ -5,43 +5,14 @@ from __future__ import annotations
 from opus_sdn.whatif.errors import CannotFinishError, Wait
 from opus_sdn.whatif.peer.ranks import IDLE, Ranks
 from opus_sdn.whatif.trace.model import COLLECTIVE, COLLECTIVE_NAMES, SEND
-
-_MAX_SHOWN = 64  # waits in a message
+from opus_sdn.whatif.waits import circle
 
 
 def cannot_finish(ranks: Ranks) -> CannotFinishError:
     """The error for a replay in which nothing is left to happen and ranks are unfinished."""
     unfinished = [rank for rank, left in enumerate(ranks.left) if left]
     waits = {rank: _waits(ranks, rank) for rank in unfinished}
-    return CannotFinishError(ranks.now, len(unfinished), _circle(waits, unfinished))
-
-
-def _circle(waits: dict[int, list[Wait]], unfinished: list[int]) -> tuple[Wait, ...]:
-    """A circle of waits; where there is none, a chain to where nothing can move."""
-    done: set[int] = set()
-    longest: tuple[Wait, ...] = ()
-    for first in unfinished:
-        path: list[Wait] = []
-        trail = {first: 0}
-        stack = [iter(waits[first])] if first not in done else []
-        while stack:
-            wait = next(stack[-1], None)
-            if wait is None:
-                stack.pop()
-                if path:
-                    done.add(path.pop().waits_for or 0)
-                continue
-            whom = wait.waits_for
-            if whom in trail:
-                return tuple([*path, wait][trail[whom] :][:_MAX_SHOWN])
-            if whom is None or whom not in waits:
-                longest = max(longest, (*path, wait), key=len)
-            elif whom not in done:
-                path.append(wait)
-                trail[whom] = len(path)
-                stack.append(iter(waits[whom]))
-        done.add(first)
-    return longest[:_MAX_SHOWN]
+    return CannotFinishError(ranks.now, len(unfinished), circle(waits))
 
 
 def _waits(ranks: Ranks, rank: int) -> list[Wait]:

@@ -26,7 +26,7 @@ class Ranks:
 
     name = "peer"
 
-    def __init__(self, scenario: Scenario, *, spans: bool = False) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         trace = scenario.trace
         if scenario.schedules.ranks != len(trace.ranks):
             why = f"the schedules join {scenario.schedules.ranks} ranks, the trace has {len(trace.ranks)}"
@@ -55,10 +55,13 @@ class Ranks:
                 self._make_ready(rank, position)
         hints = scenario.hints if scenario.mode is Mode.PROVISION else None
         self._hints = [(hints or {}).get(rank) for rank in range(len(trace.ranks))]
-        self._rings: dict[tuple[object, int], Ring] = {}
-        # The start and end of every node, where they are wanted.
-        self._begun: list[dict[int, int]] | None = [{} for _ in trace.ranks] if spans else None
-        self._spans: list[list[tuple[int, int, int]]] = [[] for _ in trace.ranks]
+        self._rings: dict[Ring, Ring] = {}
+        self.started = [[0] * len(rank.graph) for rank in trace.ranks]
+        self.ended = [[0] * len(rank.graph) for rank in trace.ranks]
+
+    def run(self) -> Result:
+        """The whole step. Raises CannotFinishError."""
+        raise NotImplementedError
 
     # What an engine has to do when the scheduler begins something.
 
@@ -86,11 +89,13 @@ class Ranks:
 
     def ring(self, rank: int, position: int, members: int) -> Ring:
         """The ring schedule of a collective."""
-        operation = self.programs[rank].graph.operations[position]
-        key = (operation, members)
-        ring = self._rings.get(key)
+        program = self.programs[rank]
+        key = (position, members)
+        ring = program.rings.get(key)
         if ring is None:
-            ring = self._rings[key] = ring_of(operation, members, self.scenario.system)
+            operation = program.graph.operations[position]
+            ring = ring_of(operation, members, self.scenario.system)
+            ring = program.rings[key] = self._rings.setdefault(ring, ring)
         return ring
 
     def schedule(self, rank: int) -> None:
@@ -121,6 +126,7 @@ class Ranks:
             elif self.computing[rank] == IDLE:
                 if program.durations[position] is None:
                     self.ready_compute[rank].remove(position)
+                    self.started[rank][position] = self.ended[rank][position] = self.now
                     self._release(rank, position)
                 else:
                     self._compute(rank, position)
@@ -134,8 +140,7 @@ class Ranks:
         duration = self.programs[rank].durations[position]
         assert duration is not None
         self.computing[rank] = position
-        if self._begun is not None:
-            self._begun[rank][position] = self.now
+        self.started[rank][position] = self.now
         self.begin_compute(rank, position, duration)
 
     def _try_talk(self, rank: int, position: int) -> None:
@@ -145,8 +150,7 @@ class Ranks:
             self.ready_talk[rank].remove(position)
             self._ready_receives[rank] -= 1
             self.receiving[rank].add(position)
-            if self._begun is not None:
-                self._begun[rank][position] = self.now
+            self.started[rank][position] = self.now
             self.begin_receive(rank, position, partner)
             return
         if self.talking[rank] != IDLE:
@@ -164,8 +168,7 @@ class Ranks:
             return
         self.ready_talk[rank].remove(position)
         self.talking[rank] = position
-        if self._begun is not None:
-            self._begun[rank][position] = self.now
+        self.started[rank][position] = self.now
         if kind == SEND:
             self.begin_send(rank, position, partner)
         else:
@@ -178,19 +181,35 @@ class Ranks:
     def complete(self, rank: int, position: int) -> None:
         """A node has finished: what it held is free, what waited for it ready, and the rank looks around."""
         kind = self.programs[rank].kinds[position]
-        if self._begun is not None:
-            self._spans[rank].append((position, self._begun[rank].pop(position), self.now))
         if kind == COMPUTE:
-            self.computing[rank] = IDLE
-            self._release(rank, position)
+            self.complete_compute(rank, position)
+            return
+        self.ended[rank][position] = self.now
+        if kind == RECEIVE:
+            self.receiving[rank].discard(position)
         else:
-            if kind == RECEIVE:
-                self.receiving[rank].discard(position)
-            else:
-                self.talking[rank] = IDLE
-            self._release(rank, position)
-            self._communicated(rank, kind, self.partners[rank][position])
+            self.talking[rank] = IDLE
+        self._release(rank, position)
+        self._communicated(rank, kind, self.partners[rank][position])
         self.schedule(rank)
+
+    def complete_compute(self, rank: int, position: int) -> None:
+        """`complete` for a computation. Most of a step is this, so its usual course is written out."""
+        program, now = self.programs[rank], self.now
+        self.ended[rank][position] = now
+        self.computing[rank] = IDLE
+        self._release(rank, position)
+        if program.instant or (
+            self.ready_talk[rank] and (self.talking[rank] == IDLE or self._ready_receives[rank])
+        ):
+            self.schedule(rank)
+            return
+        ready = self.ready_compute[rank]
+        if ready:
+            position = ready.pop(0)
+            self.computing[rank] = position
+            self.started[rank][position] = now
+            self.begin_compute(rank, position, program.durations[position] or 0)
 
     def _communicated(self, rank: int, kind: int, partner: int) -> None:
         done = self.finished[rank]
@@ -209,14 +228,17 @@ class Ranks:
                     self._moved()
 
     def _release(self, rank: int, position: int) -> None:
-        self.left[rank] -= 1
-        if not self.left[rank]:
+        left = self.left[rank] = self.left[rank] - 1
+        if not left:
             self.finish[rank] = self.now
-        waiting = self._waiting[rank]
-        for child in self.programs[rank].children[position]:
-            waiting[child] -= 1
-            if not waiting[child]:
-                self._make_ready(rank, child)
+        program, waiting = self.programs[rank], self._waiting[rank]
+        for child in program.children[position]:
+            count = waiting[child] = waiting[child] - 1
+            if not count:
+                if program.kinds[child] == COMPUTE:
+                    insort(self.ready_compute[rank], child)
+                else:
+                    self._make_ready(rank, child)
 
     def _make_ready(self, rank: int, position: int) -> None:
         kind = self.programs[rank].kinds[position]
@@ -236,7 +258,8 @@ class Ranks:
             finish_ns_per_rank=list(self.finish),
             reconfigurations=list(self.reconfigurations),
             finished_communications=self.finished,
-            spans=self._spans if self._begun is not None else None,
+            started_ns=self.started,
+            ended_ns=self.ended,
             details={"rejected_requests": self.control.rejected, "vote_waits": self.control.votes_waited},
         )
 
@@ -244,10 +267,11 @@ class Ranks:
 class _Program:
     """A graph with what its computations take on the scenario's machine; None for those that do nothing."""
 
-    __slots__ = ("children", "durations", "graph", "instant", "kinds", "roots")
+    __slots__ = ("children", "durations", "graph", "instant", "kinds", "rings", "roots")
 
     def __init__(self, graph: Graph, scenario: Scenario) -> None:
         self.graph = graph
+        self.rings: dict[tuple[int, int], Ring] = {}
         self.children = graph.children
         self.kinds = [COMPUTE if o.kind == METADATA else o.kind for o in graph.operations]
         self.durations = [_duration(operation, scenario) for operation in graph.operations]

@@ -56,11 +56,22 @@ class Solver:
         self.chains = Chains()
         self._solved: dict[Puzzle, Solution] = {}
         self._detailed: dict[Puzzle, Solution] = {}
+        self._alike: dict[tuple[Ring, int, Flight], Solution] = {}
 
     @property
     def distinct(self) -> int:
         """How many different puzzles there were."""
         return len(self._solved)
+
+    def solve_alike(self, ring: Ring, endpoint_ns: int, flight: Flight) -> Solution:
+        """When the members of a ring end that all begin together, on idle links that are alike."""
+        key = (ring, endpoint_ns, flight)
+        found = self._alike.get(key)
+        if found is None:
+            n = ring.members
+            puzzle = Puzzle(ring, endpoint_ns, (0,) * n, (IDLE_LINK,) * n, ((flight,),) * n, ((),) * n)
+            found = self._alike[key] = self.solve(puzzle)
+        return found
 
     def solve(self, puzzle: Puzzle) -> Solution:
         """When the members end."""

@@ -4,13 +4,14 @@ those.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from opus_sdn.whatif.inputs.schedules import Row
 from opus_sdn.whatif.peer.order import Chain, Chains, UnknownOrderError
 from opus_sdn.whatif.peer.solve import Found, Puzzle, Solution
-from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, Pulse, Root, Wire
+from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, Free, Pulse, Root, Wire
 from opus_sdn.whatif.rings import Ring
 
 
@@ -46,27 +47,48 @@ class Change:
 
 
 class Link:
-    """A link that somebody has used or that has changed. `user` has it now; without one, `busy` and `frees`
-    hold.
-    """
+    """A link that was used or has changed. `user` has it now; without one, `busy` and `frees` hold."""
 
-    __slots__ = ("busy", "destination", "frees", "source", "user")
+    __slots__ = ("_frees", "_left", "busy", "destination", "source", "user")
 
     def __init__(self, source: int, destination: int) -> None:
         self.source, self.destination = source, destination
         self.busy = False
-        self.frees: list[Falling] = []
+        self._frees: list[Falling] = []
+        self._left: tuple[int, Wire, OrderOf] | None = None
         self.user: RingUse | MessageUse | None = None
+
+    def leave(self, base: int, wire: Wire, order_of: OrderOf) -> None:
+        """Its user is done. How its free events are ordered is worked out when somebody comes so soon."""
+        self.user = None
+        self.busy = wire.busy
+        self._frees = []
+        self._left = (base, wire, order_of) if wire.frees else None
+
+    @property
+    def frees(self) -> list[Falling]:
+        """When it falls free."""
+        if self._left is not None:
+            base, wire, order_of = self._left
+            self._left = None
+            self._frees = [
+                Falling(base + free.time, base + free.inserted, *order_of(free)) for free in wire.frees
+            ]
+        return self._frees
 
     def settle(self, now: int) -> list[int]:
         """Take in the frees before `now`, and return their times."""
-        past = 0
-        while past < len(self.frees) and self.frees[past].time < now:
-            past += 1
-        if not past:
+        if self._left is not None:
+            base, wire, _ = self._left
+            if base + wire.frees[-1].time < now:
+                self._left = None
+                self.busy = False
+                return [base + free.time for free in wire.frees]
+        frees = self.frees
+        if not frees or frees[0].time >= now:
             return []
-        times = [free.time for free in self.frees[:past]]
-        del self.frees[:past]
+        times = [free.time for free in frees if free.time < now]
+        del frees[: len(times)]
         self.busy = False
         return times
 
@@ -74,23 +96,19 @@ class Link:
         """The link is made busy and will be free again."""
         self.busy = True
         time = change.free(self.source, self.destination)
-        if any(free.time == time for free in self.frees):
+        frees = self.frees
+        if any(free.time == time for free in frees):
             raise UnknownOrderError("a link falls free twice in one nanosecond")
         number = change.event_number(self.source, self.destination)
-        self.frees.append(Falling(time, change.time, (change.time - time, None), number))
-        self.frees.sort()
-
-    def found(self, base: int) -> Found:
-        """The link as the next user finds it, times relative to `base`."""
-        return self.busy, tuple([(free.time - base, free.inserted - base) for free in self.frees])
+        frees.append(Falling(time, change.time, (change.time - time, None), number))
+        frees.sort()
 
 
-class Due(NamedTuple):
-    """An end on the agenda. What is there and no longer its use's `due` has been put off."""
+# An end on the agenda: time, order, number. What is there and no longer its use's `due` has been put off.
+Due = tuple[int, Chain, int]
 
-    time: int
-    order: Chain
-    number: int
+# The order of a free event, as its chain and number.
+OrderOf = Callable[[Free], tuple[Chain, int]]
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +116,7 @@ class RingUse:
     """A collective: the n-th of its group, between all its members. Lists have an entry for each member."""
 
     ring: Ring
+    group: int
     members: tuple[int, ...]
     links: list[Link | None]
     starts: list[int]
@@ -115,6 +134,15 @@ class RingUse:
     left: int = 0
     base: int = NEVER
     solution: Solution | None = None
+
+    def alike(self) -> bool:
+        """Whether all members began together, on idle links, and nothing has changed since."""
+        return (
+            not self.changes
+            and self.starts.count(self.base) == len(self.members)
+            and not any(self.busy)
+            and not any(self.frees)
+        )
 
     def order(
         self, chains: Chains, member: int, chain: Chain | None, root: Root, *, rotating: bool

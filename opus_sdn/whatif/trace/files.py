@@ -52,7 +52,7 @@ def _from_archive(where: Path) -> Iterator[RankFile]:
 
     seen = _Seen(where)
     try:
-        with tarfile.open(where, "r|*") as archive:
+        with tarfile.open(where, "r:*") as archive:
             for member in archive:
                 if not member.name.endswith(".et") or not member.isfile():
                     continue

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.trace.files import RankFile, rank_files
+from opus_sdn.whatif.trace.likeness import Communications, Likeness, Node
 from opus_sdn.whatif.trace.model import (
     COLLECTIVE,
     NO_PARTNER,
-    RECEIVE,
     SEND,
     Graph,
     Group,
@@ -25,10 +25,10 @@ from opus_sdn.whatif.trace.wire import Parsed, parse_node, varint
 
 MAX_NODES = 1 << 25  # of all ranks
 MAX_DISTINCT_BYTES = 1 << 29  # of messages that are kept because they are unlike all before
+MAX_LIKENESSES = 16  # files that others are compared with
 _MAX_MESSAGE = 1 << 24
 
 _Shape = tuple[int, tuple[int, ...], Operation]
-_Node = tuple[int, "str | int | None", int]  # number of the shape, partner, tag
 
 
 def load_trace(where: Path | str, groups: Sequence[Group]) -> Trace:
@@ -61,38 +61,60 @@ class _Loader:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._groups = {group.name: (index, frozenset(group.ranks)) for index, group in enumerate(groups)}
-        self._messages: dict[bytes, _Node] = {}
+        self._messages: dict[bytes, Node] = {}
         self._distinct_bytes = 0
         self._shape_numbers: dict[_Shape, int] = {}
         self._shapes: list[_Shape] = []
         self._operations: dict[Operation, Operation] = {}
-        self._graphs: dict[tuple[int, ...], tuple[Graph, tuple[tuple[int, int, int], ...]]] = {}
+        self._graphs: dict[tuple[int, ...], tuple[Graph, Communications]] = {}
+        self._likenesses: list[Likeness] = []
         self._nodes = 0
 
     def rank(self, rank: int, file: str, content: bytes) -> tuple[str, RankTrace]:
+        """The file's name, and what it holds for its rank."""
+        for likeness in self._likenesses:
+            own = likeness.match(content, lambda message, index: self._node(message, file, index))
+            if own is not None:
+                self._count(len(likeness.graph), file)
+                return file, self._rank_trace(rank, file, likeness.graph, likeness.communications, own)
         nodes = self._scan(file, content)
-        self._nodes += len(nodes)
-        if self._nodes > MAX_NODES:
-            raise InputError(f"at most {MAX_NODES} nodes are read, of all ranks", file=file)
+        self._count(len(nodes), file)
         key = tuple([node[0] for node in nodes])
         known = self._graphs.get(key)
         if known is None:
             known = self._graphs[key] = self._graph(file, key)
         graph, communications = known
-        partners = [NO_PARTNER] * len(nodes)
-        tags = [0] * len(nodes)
-        for in_file, position, kind in communications:
-            _, partner, tag = nodes[in_file]
+        if len(self._likenesses) < MAX_LIKENESSES:
+            places = [in_file for in_file, _, _ in communications]
+            self._likenesses.append(Likeness(content, places, nodes, graph, communications))
+        own = [nodes[in_file] for in_file, _, _ in communications]
+        return file, self._rank_trace(rank, file, graph, communications, own)
+
+    def _count(self, nodes: int, file: str) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise InputError(f"at most {MAX_NODES} nodes are read, of all ranks", file=file)
+
+    def _rank_trace(
+        self, rank: int, file: str, graph: Graph, communications: Communications, own: Sequence[Node]
+    ) -> RankTrace:
+        """The rank, from its `own` communications in file order."""
+        partners = [NO_PARTNER] * len(graph)
+        tags = [0] * len(graph)
+        for (_, position, kind), (_, partner, tag) in zip(communications, own, strict=True):
             if kind == COLLECTIVE:
                 partners[position] = self._group(rank, file, graph.ids[position], str(partner))
             else:
                 partners[position] = int(partner or 0)
                 tags[position] = tag
-        return file, RankTrace(rank, graph, tuple(partners), tuple(tags))
+        return RankTrace(rank, graph, tuple(partners), tuple(tags))
 
-    def _scan(self, file: str, content: bytes) -> list[_Node]:
+    def _node(self, message: bytes, file: str, index: int) -> Node:
+        return self._messages.get(message) or self._new(message, file, index)
+
+    def _scan(self, file: str, content: bytes) -> list[Node]:
         """The nodes in file order. The first message is metadata, which holds nothing that we need."""
-        found: list[_Node] = []
+        found: list[Node] = []
         add, known = found.append, self._messages.get
         at, end = self._skip_metadata(file, content), len(content)
         try:
@@ -125,7 +147,7 @@ class _Loader:
             raise InputError("no Chakra trace: its first message does not end inside the file", file=file)
         return at + length
 
-    def _new(self, message: bytes, file: str, index: int) -> _Node:
+    def _new(self, message: bytes, file: str, index: int) -> Node:
         self._distinct_bytes += len(message)
         if len(message) > _MAX_MESSAGE or self._distinct_bytes > MAX_DISTINCT_BYTES:
             why = f"a message may have {_MAX_MESSAGE} bytes, distinct ones {MAX_DISTINCT_BYTES} together"
@@ -139,7 +161,7 @@ class _Loader:
         node = self._messages[message] = (number, parsed.partner, parsed.tag)
         return node
 
-    def _graph(self, file: str, key: tuple[int, ...]) -> tuple[Graph, tuple[tuple[int, int, int], ...]]:
+    def _graph(self, file: str, key: tuple[int, ...]) -> tuple[Graph, Communications]:
         """The graph of nodes with these shapes; of each communication: place in file, position, kind."""
         shapes = [self._shapes[number] for number in key]
         order = sorted(range(len(shapes)), key=lambda i: shapes[i][0])
@@ -164,9 +186,10 @@ class _Loader:
         )
         _refuse_cycles(graph, file)
         communications = tuple(
-            (in_file, position, graph.operations[position].kind)
-            for position, in_file in enumerate(order)
-            if graph.operations[position].kind in (COLLECTIVE, SEND, RECEIVE)
+            sorted(
+                (order[position], position, graph.operations[position].kind)
+                for position in graph.communications
+            )
         )
         return graph, communications
 
@@ -216,8 +239,9 @@ def _match_messages(ranks: Sequence[RankTrace], names: dict[int, str]) -> None:
     open_sends: dict[_Message, list[tuple[int, int]]] = {}
     open_receives: dict[_Message, list[tuple[int, int]]] = {}
     for rank in ranks:
-        for position, operation in enumerate(rank.graph.operations):
-            if operation.kind not in (SEND, RECEIVE):
+        for position in rank.graph.communications:
+            operation = rank.graph.operations[position]
+            if operation.kind == COLLECTIVE:
                 continue
             peer, node = rank.partners[position], rank.graph.ids[position]
             field = "comm_dst" if operation.kind == SEND else "comm_src"
@@ -244,9 +268,10 @@ def _match_messages(ranks: Sequence[RankTrace], names: dict[int, str]) -> None:
 def _match_collectives(ranks: Sequence[RankTrace], groups: Sequence[Group], names: dict[int, str]) -> None:
     counts: dict[tuple[int, int], int] = {}
     for rank in ranks:
-        for partner, operation in zip(rank.partners, rank.graph.operations, strict=True):
-            if operation.kind == COLLECTIVE:
-                counts[rank.rank, partner] = counts.get((rank.rank, partner), 0) + 1
+        for position in rank.graph.communications:
+            if rank.graph.operations[position].kind == COLLECTIVE:
+                key = (rank.rank, rank.partners[position])
+                counts[key] = counts.get(key, 0) + 1
     for (rank_number, index), count in counts.items():
         for member in groups[index].ranks:
             other = counts.get((member, index), 0)

@@ -7,7 +7,7 @@ their position in ascending order of their ids, so that a smaller position is al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 # The kinds of a node (Chakra NodeType); plain integers, because engines compare them a million times.
@@ -61,12 +61,19 @@ class Graph:
     """The operations of one shape of rank and what waits for what. All tuples are indexed by position.
 
     `indegree[i]` distinct nodes must finish before `i`; `children[i]` are the positions that wait for `i`.
+    `communications` are the positions of sends, receives and collectives.
     """
 
     ids: tuple[int, ...]
     operations: tuple[Operation, ...]
     indegree: tuple[int, ...]
     children: tuple[tuple[int, ...], ...]
+    communications: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        talk = (SEND, RECEIVE, COLLECTIVE)
+        found = tuple([i for i, operation in enumerate(self.operations) if operation.kind in talk])
+        object.__setattr__(self, "communications", found)
 
     def __len__(self) -> int:
         return len(self.ids)

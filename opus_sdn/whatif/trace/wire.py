@@ -71,6 +71,9 @@ class _MalformedError(ValueError):
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """The unsigned varint at `at` and the position behind it; IndexError when the data ends inside it."""
+    first, second = data[at], data[at + 1] if data[at] >= 0x80 else 0
+    if second < 0x80:  # nearly all
+        return (first & 0x7F) | second << 7, at + (2 if first >= 0x80 else 1)
     value = shift = 0
     for position in range(at, at + _MAX_VARINT_BYTES):
         byte = data[position]
