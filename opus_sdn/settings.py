@@ -93,6 +93,12 @@ class Settings(BaseSettings):
         8, ge=0, le=10_000, description="How often others may overtake one waiting intent"
     )
     overtake_ms: Count = Field(250, ge=0, le=600_000, description="For how many milliseconds they may do so")
+    ring_patience_ms: Count = Field(
+        0,
+        ge=0,
+        le=600_000,
+        description="For how many milliseconds a collective that no host waits for leaves its ports to messages",
+    )
     wait_s_max: Seconds = Field(60.0, description="Longest wait, in seconds, that one long poll may ask for")
 
     events_kept_max: Count = Field(

@@ -133,6 +133,7 @@ def core_settings(settings: Settings) -> CoreSettings:
     return CoreSettings(
         overtake_max=settings.overtake_max,
         overtake_s=settings.overtake_ms / 1e3,
+        ring_patience_s=settings.ring_patience_ms / 1e3,
         lease_s=settings.lease_s,
         fence_s=settings.fence_s,
         abort_s=settings.abort_s,

@@ -43,6 +43,7 @@ def test_without_anything_given_the_documented_defaults_hold() -> None:
         "carrier_s": 60,
         "overtake_max": 8,
         "overtake_ms": 250,
+        "ring_patience_ms": 0,
         "wait_s_max": 60,
         "events_kept_max": 1_000_000,
         "events_kept_days": 90,

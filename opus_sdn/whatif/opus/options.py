@@ -80,6 +80,8 @@ class Options:
             fence_s=1.0,
             abort_s=1.0,
             install_s=FOREVER_S,
+            light_s=FOREVER_S,
+            carrier_s=FOREVER_S,
         )
 
 
