@@ -97,7 +97,7 @@ class Settings(BaseSettings):
         0,
         ge=0,
         le=600_000,
-        description="For how many milliseconds a collective that no host waits for leaves its ports to messages",
+        description="For how many milliseconds a collective without a waiting host leaves ports to messages",
     )
     wait_s_max: Seconds = Field(60.0, description="Longest wait, in seconds, that one long poll may ask for")
 
