@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.traces import RECEIVE, SEND, SYSTEM, Node, Shape, encode
 from tests.cli.conftest import ROOT, Opus, opus_process
 
 CASES = ROOT / "tests" / "whatif" / "data"
@@ -93,6 +94,49 @@ def test_a_step_that_cannot_finish_ends_with_3_and_says_who_waits_for_whom(opus:
     assert "the step cannot finish" in ran.err
     assert "waits for rank" in ran.err
     assert "on group" in ran.err
+
+
+def test_our_own_semantics_tell_what_was_lost_and_what_the_least_is(opus: Opus) -> None:
+    ours = ["--delay-ms", 100, "--semantics", "opus", "--mode", "provision"]
+    ran = opus("whatif", "replay", *inputs(EIGHT), *ours, "-o", "json")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["finish_ns"] == ran.json["details"]["lower_bound_ns"] == 61_694_099_826
+    assert ran.json["exposed_delay_ns"] == ran.json["details"]["lost_to_switching_ns"] == 46_951_903
+    assert ran.json["details"]["static_ns"] == EXPECTED["static"]
+    ran = opus("whatif", "replay", *inputs(EIGHT), *ours, "--option", "port_choice=spread", "-o", "json")
+    assert ran.json["finish_ns"] == EXPECTED["static"]
+    ran = opus("whatif", "replay", *inputs(EIGHT), *ours, "--option", "patience=1")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no such option; known: control_ms" in ran.err
+
+
+def test_microbatches_that_hang_the_published_model_finish_on_our_controller(opus: Opus) -> None:
+    ran = opus(
+        "whatif", "replay", *inputs(MICROBATCHES), "--delay-ms", 50, "--semantics", "opus", "-o", "json"
+    )
+    assert (ran.code, ran.json["finish_ns"] // 1_000_000) == (0, 965)
+
+
+def test_a_program_that_hangs_on_our_controller_ends_with_3_too(opus: Opus, tmp_path: Path) -> None:
+    """Each of two stages sends only after it has received from the other."""
+    ends = ((0, "comm_src", 1, "comm_dst"), (1, "comm_src", 0, "comm_dst"))
+    for rank, source, other, destination in ends:
+        size = {"comm_size": 1 << 20}
+        nodes = [
+            Node(1, RECEIVE, "from the other", attributes={source: other, "comm_tag": other, **size}),
+            Node(2, SEND, "to the other", [1], {destination: other, "comm_tag": rank, **size}),
+        ]
+        (tmp_path / f"t.{rank}.et").write_bytes(encode(nodes))
+    shape = Shape(dp=1, pp=2, tp=1)
+    (tmp_path / "groups.json").write_text(json.dumps(shape.groups()))
+    (tmp_path / "system.json").write_text(json.dumps(SYSTEM))
+    (tmp_path / "schedules.txt").write_text("\n".join(shape.schedules()))
+    given = ["--et", tmp_path, "--groups", tmp_path / "groups.json", "--system", tmp_path / "system.json"]
+    given += ["--schedules", tmp_path / "schedules.txt", "--delay-ms", 1, "--semantics", "opus"]
+    ran = opus("whatif", "replay", *given)
+    assert (ran.code, ran.out) == (3, "")
+    assert "rank 0 waits for rank 1: from the other on pp-0:0-1[1>0]" in ran.err
+    assert "rank 1 waits for rank 0: from the other on pp-0:0-1[0>1]" in ran.err
 
 
 @pytest.mark.parametrize(

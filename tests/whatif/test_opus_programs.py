@@ -335,6 +335,8 @@ def test_one_topology_alone_says_nothing_about_switches() -> None:
     trace, schedules = pipeline_step(2, 2, 1)
     with pytest.raises(InputError, match="nothing is known of what is switched"):
         finish(trace, schedules.collapsed(), Mode.ON_DEMAND)
+    with pytest.raises(InputError, match="nothing is known of what is switched"):
+        finish(trace, schedules.collapsed(), Mode.STATIC, defer_reductions=True)
 
 
 def test_ranks_that_no_topology_joins_cannot_talk() -> None:

@@ -76,6 +76,7 @@ def replay(
     shared = memo if isinstance(memo, Memo) and not exact else Memo()
     options = Options.of(scenario.options)
     if options.defer_reductions:
+        _require_topologies(scenario)
         scenario, shared = replace(scenario, trace=shared.deferred(scenario)), shared.of_deferred()
     network = Network(scenario.schedules)
     if scenario.mode in (Mode.STATIC, Mode.IDEAL):
@@ -104,9 +105,7 @@ def _cluster(scenario: Scenario, options: Options) -> Cluster:
 
         files = Path(options.fabric), Path(options.job)
         return read_cluster(scenario.trace, *files, delay_ms, options.control_ms, options.inflight)
-    if len(scenario.schedules.topologies) < 2:
-        why = "with one topology nothing is known of what is switched; it takes one per combination of stages"
-        raise InputError(why, file="schedules", field="topologies", value=1)
+    _require_topologies(scenario)
     return derive_cluster(
         scenario.trace,
         scenario.schedules.everywhere,
@@ -119,6 +118,12 @@ def _cluster(scenario: Scenario, options: Options) -> Cluster:
             "max_inflight": options.inflight,
         },
     )
+
+
+def _require_topologies(scenario: Scenario) -> None:
+    if len(scenario.schedules.topologies) < 2:
+        why = "with one topology nothing is known of what is switched; it takes one per combination of stages"
+        raise InputError(why, file="schedules", field="topologies", value=1)
 
 
 def _controller(scenario: Scenario, options: Options, cluster: Cluster, memo: Memo) -> Controller:
