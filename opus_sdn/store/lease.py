@@ -41,10 +41,12 @@ _RELEASE = text(
     f"UPDATE lease SET holder = '', expires_at = {NOW}, "  # noqa: S608
     f"quiet_at = CASE WHEN :drained THEN {NOW} ELSE quiet_at END WHERE id = 1 AND epoch = :epoch"
 )
-# What a leader that was stopped in the middle of a transaction has locked must not keep its successor out.
+# What a leader that was stopped in the middle of a transaction has locked must not keep its successor out. A
+# transaction takes milliseconds: an old one is no candidate's that is about to take the lease.
 _END_WRITERS = text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND application_name = 'opus-sdn-writer' AND EXISTS "
+    "WHERE datname = current_database() AND application_name = 'opus-sdn-writer' "
+    "AND xact_start < statement_timestamp() - make_interval(secs => :stopped_s) AND EXISTS "
     "(SELECT 1 FROM lease WHERE id = 1 AND epoch = :epoch AND renewals = :renewals)"
 )
 
@@ -136,8 +138,8 @@ class Lease:
         self.quiet_until = self._quiet_until(record)
 
     def end_holder(self, record: LeaseRecord) -> None:
-        """End the writing session of whoever holds the lease, unless it is no longer as in `record`."""
-        values = {"epoch": record.epoch, "renewals": record.renewals}
+        """End a transaction that its writer has left open, unless the lease is no longer as in `record`."""
+        values = {"epoch": record.epoch, "renewals": record.renewals, "stopped_s": self.ttl_s / 3}
         self._ask(lambda connection: connection.execute(_END_WRITERS, values))
 
     def renew(self, epoch: int) -> bool:

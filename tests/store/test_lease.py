@@ -15,9 +15,10 @@ from opus_sdn.intent.changes import EventAppended
 from opus_sdn.store import migrate
 from opus_sdn.store.base import StaleEpochError, StoreError
 from opus_sdn.store.database import database_of
-from opus_sdn.store.lease import Lease, LeaseHeldError, open_lease
+from opus_sdn.store.lease import Lease, LeaseHeldError, LeaseRecord, open_lease
 from opus_sdn.store.postgres import PostgresDatabase
 from opus_sdn.store.sql import SqlStore
+from tests.api.world import wait_until
 from tests.postgres import PostgresServer
 from tests.store.world import batch
 
@@ -222,6 +223,17 @@ def test_a_successor_waits_for_the_steps_of_its_predecessor_by_both_clocks(
     assert two.lease.quiet_until == pytest.approx(seen_at + TTL_S + STEP_S)
 
 
+def ended(process: Process, record: LeaseRecord, url: str) -> bool:
+    """Whether no writer has a transaction open, after the process has ended what is old."""
+    process.lease.end_holder(record)
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = 'opus-sdn-writer' AND xact_start IS NOT NULL"
+        ).fetchone()
+    return row == (0,)
+
+
 def test_a_stopped_leaders_open_transaction_does_not_keep_its_successor_out(
     processes: Callable[[str], Process], postgres_url: str
 ) -> None:
@@ -235,10 +247,8 @@ def test_a_stopped_leaders_open_transaction_does_not_keep_its_successor_out(
         record = two.lease.read()
         assert record is not None
         assert two.lease.free_in_s(record) == 0
-        two.store.close()
-        two.lease.end_holder(record)
-        two.open()
-        assert two.store.raise_start() == 2
+        wait_until(lambda: ended(two, record, postgres_url), "the open transaction is ended")
+        assert two.store.raise_start() == 2, "its own session was not"
         with pytest.raises(psycopg.OperationalError):
             stopped.execute("SELECT 1")
 
