@@ -25,7 +25,7 @@ from opus_sdn.drivers.polatis_emulator.emulator import PolatisEmulator
 from opus_sdn.drivers.polatis_emulator.spec import Group, SubSwitchSpec, UserSpec
 from opus_sdn.intent.fabric import CrossConnect, Side, Switch
 from tests.drivers.devices import pairs
-from tests.polatis.worlds import BEFORE, PASSWORD, polatis_switch, polatis_world, spec_of
+from tests.polatis.worlds import BEFORE, PASSWORD, SILENCE, polatis_switch, polatis_world, spec_of
 
 IN, OUT = Side.INGRESS, Side.EGRESS
 DOORS = pytest.mark.parametrize("door", ["restconf", "tl1"])
@@ -139,7 +139,7 @@ def test_a_port_that_the_device_has_not_is_refused_before_it_is_asked(door: str)
 
 def test_auto_takes_restconf_where_it_is_and_stays_with_it() -> None:
     async def main() -> None:
-        async with polatis_world("auto") as world:
+        async with polatis_world("auto", **SILENCE) as world:
             await world.driver.read()
             assert {asked.door for asked in world.emulator.requests} == {"restconf"}
             await world.emulator.set_faults(disabled=("restconf",))

@@ -32,6 +32,7 @@ from tests.polatis.worlds import (
     BEFORE,
     PASSWORD,
     PASSWORD_VARIABLE,
+    SILENCE,
     PolatisWorld,
     polatis_switch,
     polatis_world,
@@ -222,7 +223,7 @@ def test_a_circuit_without_light_at_its_egress_is_connected_and_dark(door: str) 
 @pytest.mark.parametrize("where", ["before", "between", "inside"])
 def test_messages_that_nobody_asked_for_are_never_taken_for_an_answer(where: str) -> None:
     async def main() -> None:
-        async with polatis_world("tl1", timeout_s=4.0) as world:
+        async with polatis_world("tl1") as world:
             await world.driver.label({PortId(IN, 0): "rail0-nic0"})
             world.emulator.device.flash.labels[2] = "a;b"  # set through another door
             heard = world.driver.events()
@@ -315,7 +316,7 @@ def test_the_password_is_in_no_message_event_or_log(
 @DOORS
 def test_silence_is_never_success_and_is_resolved_by_reading(door: str) -> None:
     async def main() -> None:
-        async with polatis_world(door) as world:
+        async with polatis_world(door, **SILENCE) as world:
             await world.driver.describe()
             world.emulator.next_reply("request-lost")
             with pytest.raises(AmbiguousError, match="no answer"):
@@ -332,9 +333,9 @@ def test_silence_is_never_success_and_is_resolved_by_reading(door: str) -> None:
 @DOORS
 def test_a_change_that_is_applied_after_everybody_gave_up_is_found_by_reading(door: str) -> None:
     async def main() -> None:
-        async with polatis_world(door) as world:
+        async with polatis_world(door, **SILENCE) as world:
             await world.driver.describe()
-            world.emulator.next_reply("late", delay_ms=900)
+            world.emulator.next_reply("late", delay_ms=2500)
             with pytest.raises(AmbiguousError):
                 await world.driver.apply((), pairs((4, 4)), 1)
             assert (await world.driver.read()).matching == set(BEFORE)
@@ -420,7 +421,7 @@ def test_a_protocol_that_was_disabled_under_an_open_socket_is_unresponsive_and_n
     door: str,
 ) -> None:
     async def main() -> None:
-        async with polatis_world(door) as world:
+        async with polatis_world(door, **SILENCE) as world:
             await world.driver.describe()
             await world.emulator.set_faults(disabled=(door,))
             with pytest.raises(TransientError, match="connected, but no answer"):
@@ -466,7 +467,7 @@ def test_a_model_without_monitors_works_and_no_figure_is_invented(door: str) -> 
 @DOORS
 def test_a_large_switch_tells_the_power_of_all_its_ports(door: str) -> None:
     async def main() -> None:
-        async with polatis_world(door, spec_of("512x512", pairs((0, 511))), timeout_s=10.0) as world:
+        async with polatis_world(door, spec_of("512x512", pairs((0, 511)))) as world:
             found = await world.driver.power([PortId(OUT, i) for i in range(512)])
             assert len(found) == 512
             assert found[PortId(OUT, 511)] > -10

@@ -23,14 +23,15 @@ from opus_sdn.intent.fabric import CrossConnect, Side, Switch, Terminal
 from tests.drivers.devices import Pairs, device, pairs
 
 PASSWORD = "Zq8-kept-secret"  # in no message, whatever happens
+SILENCE: dict[str, object] = {"timeout_s": 0.6}  # for tests in which no answer comes
 PASSWORD_VARIABLE = "OPUS_TEST_POLATIS_PASSWORD"
 BYSTANDER = CrossConnect(2, 2)
 BEFORE = pairs((0, 0), (1, 1), (2, 2))
 
-# Quick enough for many tests, long enough for a busy machine to answer in.
+# Long enough for a busy machine to answer in; what is waited for in vain is short.
 QUICK: dict[str, object] = {
-    "timeout_s": 0.4,
-    "connect_timeout_s": 2.0,
+    "timeout_s": 10.0,
+    "connect_timeout_s": 5.0,
     "readback_s": 0.2,
     "settle_s": 0.0,
     "light_s": 1.0,
@@ -220,10 +221,10 @@ async def polatis_world(
 
 
 @asynccontextmanager
-async def world(kind: str) -> AsyncIterator[World]:
-    """`emulated`, `restconf` or `tl1`."""
+async def world(kind: str, **options: object) -> AsyncIterator[World]:
+    """`emulated`, `restconf` or `tl1`; options of the driver where it has any."""
     if kind == "emulated":
         yield EmulatedWorld()
     else:
-        async with polatis_world(kind) as made:
+        async with polatis_world(kind, **options) as made:
             yield made
