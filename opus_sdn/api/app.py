@@ -6,7 +6,7 @@ from fastapi import Depends, FastAPI
 
 from opus_sdn.api import pages, problems
 from opus_sdn.api.context import RequestContext
-from opus_sdn.api.routes import arrivals, events, fabric, groups, health, jobs, waits
+from opus_sdn.api.routes import arrivals, events, fabric, groups, health, jobs, operators, waits
 from opus_sdn.api.routes.common import refuse_unknown_query, send_changes_to_the_leader
 from opus_sdn.api.term import Term
 from opus_sdn.settings import Settings
@@ -34,7 +34,7 @@ def routes_only() -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     strict = [Depends(refuse_unknown_query), Depends(send_changes_to_the_leader)]
     # The hot route is the first that a request is compared with.
-    for part in (arrivals, fabric, jobs, groups, waits, events):
+    for part in (arrivals, fabric, jobs, groups, waits, operators, events):
         app.include_router(part.router, prefix=problems.PREFIX, dependencies=strict)
     app.include_router(health.router, dependencies=strict)
     pages.install(app)

@@ -265,6 +265,7 @@ class PortDocument(Document):
     rank: int | None
     circuit: str | None
     moving: bool
+    drained: Annotated[bool, Field(description="Whether an operator wants no circuit on it")]
 
 
 class PortPage(Page):

@@ -14,6 +14,7 @@ JOB: dict[str, Any] = {
     "force_scale_out": False,
     "deadline_s": 1620.0,
     "initial_topology": None,
+    "admission": "refuse",
 }
 GROUP: dict[str, Any] = {"incarnation": 1, "ranks": [0, 4], "dimension": "pp", "ordinal": 0}
 GROUPS: dict[str, Any] = {
@@ -52,6 +53,9 @@ LINKS: dict[str, Any] = {
     "rank": 4,
     "ports": [{"index": 0, "up": True, "detail": "eth2 has carrier"}],
 }
+DRAIN: dict[str, Any] = {"by": "ann", "detail": "cleaning the connector", "force": False}
+UNDRAIN: dict[str, Any] = {"by": "ann", "detail": "cleaned", "force": False}
+CIRCUIT: dict[str, Any] = {"by": "ann", "a": "gpu0:0:0", "b": "gpu3:0:0", "detail": "link test"}
 FABRIC: dict[str, Any] = {
     "version": 1,
     "hosts": ["gpu[0-3]"],

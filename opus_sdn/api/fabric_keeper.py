@@ -1,4 +1,4 @@
-"""The fabric in force, and how another one comes into force while nothing depends on the old one."""
+"""The fabric in force, and how another one comes into force while nothing depends on what it changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from opus_sdn.drivers.base import Driver, SwitchConfigError
 from opus_sdn.drivers.registry import open_driver
 from opus_sdn.fabric_file import FabricSpec
 from opus_sdn.intent.changes import EventAppended
-from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import CircuitKind, Fabric, Switch
 from opus_sdn.reconciler.runtime import Runtime
@@ -89,16 +88,16 @@ class FabricKeeper:
     async def put(self, spec: FabricSpec, *, if_match: str | None, dry_run: bool) -> FabricAnswer:
         """Put this fabric in force, or with `dry_run` only say whether that would be possible.
 
-        Raises CoreError when the preconditions do not hold, a job holds ports, a switch's options are wrong,
-        or the controller is not ready; the old fabric is then still in force.
+        Raises CoreError when the preconditions do not hold, a port in use would change, a switch's options
+        are wrong, or the controller is not ready; the old fabric is then still in force.
         """
         async with self._one_at_a_time:
             document = document_of(spec)
             changed = document != self.document
             self._check_preconditions(if_match, changed)
             if changed:
-                self._require_no_job()
                 fabric, fresh = await asyncio.to_thread(self._build, spec)
+                self._require_fits(fabric)
                 if not dry_run:
                     await self._put_in_force(spec, document, fabric, fresh)
             elif not dry_run:
@@ -132,14 +131,10 @@ class FabricKeeper:
                 etag=self.etag,
             )
 
-    def _require_no_job(self) -> None:
-        for name, job in self._runtime.engine.state.jobs.items():
-            if job.occupies_ports():
-                raise CoreError(
-                    Problem.PORT_IN_USE,
-                    f"job {name} uses ports of the fabric; it can be changed when no job runs",
-                    job=name,
-                )
+    def _require_fits(self, fabric: Fabric) -> None:
+        refusal = self._runtime.engine.why_not_fabric(fabric)
+        if refusal is not None:
+            raise refusal
 
     def _build(self, spec: FabricSpec) -> tuple[Fabric, dict[str, Driver]]:
         """The core's fabric, and drivers for the switches that are new or changed."""
@@ -152,30 +147,17 @@ class FabricKeeper:
     ) -> None:
         runtime = self._runtime
         async with runtime.paused():
-            self._require_no_job()  # nobody can start one from here on
+            self._require_fits(fabric)  # nobody can start a job from here on
             known = runtime.drivers()
             drivers = {s.name: fresh[s.name] if s.name in fresh else known[s.name] for s in fabric.switches}
             generation = await asyncio.to_thread(store_fabric, runtime.store, document, fabric)
-            event = EventAppended("fabric.changed", data={"generation": generation})
-            await runtime.record(event)
-            old = runtime.engine.state
+            await runtime.record(EventAppended("fabric.changed", data={"generation": generation}))
+            engine = runtime.engine
             # A switch may come back after it was gone for a while.
-            self._observations |= {name: switch.generation for name, switch in old.switches.items()}
-            engine = Engine(
-                fabric,
-                old.settings,
-                old.start,
-                last_step=old.next_step - 1,
-                incarnations=old.incarnations,
-                incarnation_floor=old.incarnation_floor,
-                generations=self._observations,
-                nonces={job: tuple(nonces) for job, nonces in old.past_nonces.items()},
-            )
-            for name, switch in old.switches.items():
-                engine.remember(name, switch.matching, switch.foreign)
-            for job in old.jobs.values():
+            self._observations |= {name: switch.generation for name, switch in engine.state.switches.items()}
+            for job in engine.change_fabric(fabric, self._observations):
                 self._former.take_over(job)
-            await runtime.use(engine, drivers)
+            await runtime.use(drivers)
             self._drivers.are_now(fabric.switches, drivers)
             self.spec, self.document, self.generation = spec, document, generation
             if self._changed is not None:

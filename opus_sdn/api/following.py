@@ -104,7 +104,7 @@ class Following:
         )
         now = self._clock()
         jobs = known_jobs(before)
-        misfits = {job.spec.name for job in engine.recover(now, jobs, known_steps(before))}
+        misfits = {job.spec.name for job in engine.recover(now, jobs, known_steps(before), before.directives)}
         known = set(engine.state.switches)
         for switch in before.switches:
             if switch.switch in known:

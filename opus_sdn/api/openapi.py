@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from opus_sdn import __version__
 from opus_sdn.api.bodies import REF
+from opus_sdn.api.operator_schemas import CircuitRequest, DrainRequest, UndrainRequest
 from opus_sdn.api.schemas import (
     AbortRequest,
     ArrivalsRequest,
@@ -36,19 +37,23 @@ TAGS = [
     {"name": "groups", "description": "Process groups and the connections that they need"},
     {"name": "ranks", "description": "What ranks say and what they are told: the route in the training step"},
     {"name": "waits", "description": "Who holds what, and who waits for what and why"},
+    {"name": "operators", "description": "What operators tell, who waits for ports, and force"},
     {"name": "events", "description": "The history"},
     {"name": "health", "description": "Probes"},
 ]
 BODIES = (
     AbortRequest,
     ArrivalsRequest,
+    CircuitRequest,
     DeathsRequest,
     LinksRequest,
+    DrainRequest,
     FabricSpec,
     FailureRequest,
     GroupRequest,
     GroupsRequest,
     JobRequest,
+    UndrainRequest,
 )
 PROBLEM = {
     "title": "Problem",

@@ -96,8 +96,26 @@ EXAMPLES: dict[Problem, tuple[str, dict[str, object]]] = {
         {"etag": '"2"'},
     ),
     Problem.PORT_IN_USE: (
-        "job llama-70b uses ports of the fabric; it can be changed when no job runs",
-        {"job": "llama-70b"},
+        (
+            "job llama-70b runs, and its rank 3 uses port gpu3:0:0, which would be gone; end the job first, "
+            "or leave what it uses as it is"
+        ),
+        {"job": "llama-70b", "rank": 3, "port": "gpu3:0:0"},
+    ),
+    Problem.PORT_DRAINED: (
+        "port gpu0:0:0 is drained, by ann; undrain it first",
+        {"port": "gpu0:0:0"},
+    ),
+    Problem.LOCKED: (
+        (
+            "port gpu0:0:0 carries traffic, held by rank 0 of job llama-70b (dp-0-4#5); wait until it is "
+            "released, or say force"
+        ),
+        {"holders": [{"job": "llama-70b", "rank": 0, "connection": "dp-0-4", "n": 5, "no": 17}]},
+    ),
+    Problem.STALE_PLAN: (
+        "plan 7-3 was made when switch ocs0 was at generation 12; it is at 13 now: plan again",
+        {"plan": "7-3", "switch": "ocs0"},
     ),
     Problem.RETRY_BUDGET: (
         (

@@ -119,6 +119,11 @@ class JobRequest(_Wire):
         ),
     ] = None
 
+    admission: Annotated[
+        Literal["refuse", "queue"],
+        Field(description="What becomes of a job that cannot have its ports yet"),
+    ] = "refuse"
+
     def spec(self, job: str) -> JobSpec:
         """The core's form. Raises CoreError when the placement does not name every rank once."""
         world = len(self.placement)

@@ -87,7 +87,7 @@ async def open_term(
     )
     for switch in before.switches:
         engine.remember(switch.switch, switch.matching, switch.foreign)
-    misfits = engine.recover(clock(), jobs, known_steps(before))
+    misfits = engine.recover(clock(), jobs, known_steps(before), before.directives)
     newest_event = before.last_event
     if misfits:
         batch = Batch(0, clock(), tuple(c for job in misfits for c in _end_misfit(job)), durable=True)

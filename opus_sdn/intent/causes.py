@@ -1,4 +1,4 @@
-"""What a device step is for: an intent that waits, a held circuit that was lost, hints, an initial topology.
+"""What a device step is for: an intent that waits, a lost circuit, hints, an initial topology, a directive.
 
 Causes have names that outlive them (`job/incarnation/...`), so that a step of which the journal speaks can be
 matched with what still waits.
@@ -6,27 +6,29 @@ matched with what still waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from opus_sdn.intent import drift
-from opus_sdn.intent.fabric import Circuit, CrossConnect, DriftPolicy
+from opus_sdn.intent.fabric import Circuit, CrossConnect, DriftPolicy, Terminal
 from opus_sdn.intent.hints import HintedMoves, hinted_moves
 from opus_sdn.intent.job import JobCore, Lost, Seed
 from opus_sdn.intent.planner import Want
+from opus_sdn.intent.standing import Drain, ManualCircuit
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import Intent
-from opus_sdn.intent.switches import Step
+from opus_sdn.intent.switches import Step, SwitchState
 
 SEED = "initial-topology"
 REPAIR = "repair/"
 HINTS = "hints"
 
-Cause = Intent | Lost | HintedMoves | Seed
-Causes = dict[str, tuple[JobCore, Cause]]
+Directive = Drain | ManualCircuit
+Cause = Intent | Lost | HintedMoves | Seed | Directive
+Causes = dict[str, tuple[JobCore | None, Cause]]  # no job: an operator
 
 
 def wants_on(state: CoreState, switch: str) -> tuple[list[Want], Causes]:
-    """Repairs of what is held, then wants in their jobs' serving order, then hints, then seeds.
+    """What operators have told, repairs of what is held, wants in their jobs' serving order, hints, seeds.
 
     Jobs have disjoint ports: the order among them is free. A circuit that was lost under a lock goes before
     every intent of its job: whoever wants its ports has to wait for the lock anyway.
@@ -36,6 +38,8 @@ def wants_on(state: CoreState, switch: str) -> tuple[list[Want], Causes]:
     hints: list[Want] = []
     seeds: list[Want] = []
     causes: Causes = {}
+    told = [_told(state, directive) for directive in directives_on(state, switch)]
+    causes.update({directive.key: (None, directive) for directive in directives_on(state, switch)})
     repaired = {rail.name for rail in state.fabric.rails if rail.drift is DriftPolicy.AUTO}
     for job in state.active.values():
         if job.running:
@@ -52,7 +56,54 @@ def wants_on(state: CoreState, switch: str) -> tuple[list[Want], Causes]:
         if job.seed is not None:
             clear = tuple(pair for at, pair in job.seed.leftovers if at == switch)
             _add_want(seeds, causes, switch, job, SEED, job.seed, job.seed.circuits, clear)
-    return repairs + wants + hints + seeds, causes
+    return told + repairs + wants + hints + seeds, causes
+
+
+def directives_on(state: CoreState, switch: str) -> list[Directive]:
+    """Drains and manual circuits on a switch that may still need a step."""
+    drains = (drain for drain in state.drains.values() if drain.switch == switch)
+    kept_up = (
+        manual
+        for manual in state.manual.values()
+        if manual.switch == switch and not (manual.once and manual.seen)
+    )
+    return [*drains, *kept_up]
+
+
+def _told(state: CoreState, directive: Directive) -> Want:
+    if isinstance(directive, ManualCircuit):
+        return Want(directive.key, (directive.circuit,))
+    switch = state.switches[directive.switch]
+    pairs = dict.fromkeys(
+        pair
+        for terminal in directive.terminals
+        if (pair := switch.holder.get(terminal)) is not None and not _came_later(switch, directive, pair)
+    )
+    # Both directions of a circuit: half of one is of no use to anybody.
+    for pair in list(pairs):
+        circuit = state.fabric.circuit_of(directive.switch, pair)
+        if circuit is not None:
+            pairs.update(dict.fromkeys(circuit.cross_connects))
+    return Want(directive.key, (), tuple(pairs))
+
+
+def _came_later(switch: SwitchState, drain: Drain, pair: CrossConnect) -> bool:
+    """Whether somebody else made a pair after the drain: reported, not fought over."""
+    foreign = switch.foreign.get(pair)
+    return foreign is not None and foreign.since > drain.told.at
+
+
+def live_against(state: CoreState, causes: Iterable[Cause]) -> Mapping[Terminal, Circuit]:
+    """The live circuits that these causes have to leave alone: all, unless an operator has said force."""
+    forced = {
+        terminal
+        for cause in causes
+        if isinstance(cause, Drain | ManualCircuit) and cause.told.force
+        for terminal in cause.terminals
+    }
+    if not forced:
+        return state.live_circuit
+    return {t: circuit for t, circuit in state.live_circuit.items() if forced.isdisjoint(circuit.terminals)}
 
 
 def _add_want(
@@ -76,13 +127,17 @@ def _add_want(
 
 def jobs_of(causes: Causes, keys: Iterable[str]) -> list[JobCore]:
     """The jobs of these causes, each once."""
-    jobs = {id(causes[key][0]): causes[key][0] for key in keys}
+    jobs = {job.spec.name: job for key in keys if (job := causes[key][0]) is not None}
     return list(jobs.values())
 
 
-def causes_of(state: CoreState, step: Step) -> list[tuple[JobCore, str, Cause]]:
+def causes_of(state: CoreState, step: Step) -> list[tuple[JobCore | None, str, Cause]]:
     """The step's causes that still wait, with their names."""
-    found: list[tuple[JobCore, str, Cause]] = []
+    found: list[tuple[JobCore | None, str, Cause]] = [
+        (None, directive.key, directive)
+        for directive in directives_on(state, step.switch)
+        if directive.key in step.causes
+    ]
     for job in state.active.values():
         prefix = f"{job.spec.name}/{job.incarnation}/"
         waiting: dict[str, Cause] = {prefix + intent.key: intent for intent in job.complete.values()}
@@ -105,4 +160,6 @@ def circuits_of(cause: Cause) -> tuple[Circuit, ...]:
     """What the cause wants to be up."""
     if isinstance(cause, Intent):
         return cause.connection.circuits
-    return (cause.circuit,) if isinstance(cause, Lost) else cause.circuits
+    if isinstance(cause, Drain):
+        return ()
+    return (cause.circuit,) if isinstance(cause, Lost | ManualCircuit) else cause.circuits

@@ -176,6 +176,34 @@ class CircuitsObserved:
     foreign: tuple[CrossConnect, ...] = ()  # of these, what no step of ours made
 
 
+class DirectiveKind(StrEnum):
+    """What an operator, or a launcher, has told and what holds until it is withdrawn."""
+
+    DRAIN = "drain"  # a port gets no circuit
+    CIRCUIT = "circuit"  # a circuit is kept up for nobody's job
+    QUEUED = "queued"  # a job waits for its ports
+    PLAN = "plan"  # a change that was looked at, and may be applied
+
+
+@dataclass(frozen=True, slots=True)
+class DirectiveGiven:
+    """A directive, or a new form of it. `number` counts up, `data` is JSON: what it says and who said it."""
+
+    kind: DirectiveKind
+    name: str
+    number: int
+    at: float
+    data: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectiveWithdrawn:
+    """A directive holds no longer."""
+
+    kind: DirectiveKind
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class EventAppended:
     """One line of history. `kind` is dotted (`intent.granted`); the store numbers events."""
@@ -202,6 +230,8 @@ Change = (
     | StepPlanned
     | StepMoved
     | CircuitsObserved
+    | DirectiveGiven
+    | DirectiveWithdrawn
     | EventAppended
 )
 

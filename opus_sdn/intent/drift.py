@@ -49,6 +49,8 @@ def take_observation(
         _count_undone(state, now, switch, pair)
     _look_after_circuits(state, now, switch, seen)
     name = switch.switch.name
+    for manual in state.manual.values():
+        manual.seen = manual.seen or (manual.switch == name and state.is_up(manual.circuit))
     state.ledger.add(_observed(switch))
     for job in state.active.values():
         rails = [rail.name for rail in state.fabric.rails if rail.switch == name and rail.name in job.rails]

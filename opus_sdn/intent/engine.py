@@ -11,8 +11,20 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from opus_sdn.intent import drift, failing, links, recovery, seeding, serving, stalling, stepping
-from opus_sdn.intent.changes import Batch, GroupChecked, JobStarted, StepState
+from opus_sdn.intent import (
+    admission,
+    directives,
+    drift,
+    failing,
+    links,
+    recovery,
+    refit,
+    serving,
+    stalling,
+    stepping,
+)
+from opus_sdn.intent.changes import Batch, DirectiveGiven, GroupChecked, StepState
+from opus_sdn.intent.directives import Holder, Operator
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.fabric import CrossConnect, Fabric
@@ -33,22 +45,20 @@ from opus_sdn.intent.model import (
     RankNews,
     Stream,
 )
-from opus_sdn.intent.ranks import Layout
 from opus_sdn.intent.recovery import KnownJob, KnownStep
 from opus_sdn.intent.requests import (
     check_group,
     check_group_count,
-    check_job,
     check_news,
     check_rank,
     difference,
     open_in,
 )
 from opus_sdn.intent.serving import note_complete, serve
+from opus_sdn.intent.standing import Drain, ManualCircuit, QueuedJob
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import COMMITTING
 from opus_sdn.intent.switches import FailureKind, Step, SwitchState
-from opus_sdn.intent.topology_id import circuits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +110,13 @@ class Engine:
     # --- taking over from an earlier start --------------------------------------------------------------
 
     def recover(
-        self, now: float, jobs: Sequence[KnownJob], steps: Sequence[KnownStep]
+        self,
+        now: float,
+        jobs: Sequence[KnownJob],
+        steps: Sequence[KnownStep],
+        given: Sequence[DirectiveGiven] = (),
     ) -> tuple[KnownJob, ...]:
-        """Take over the jobs and unsettled device steps of an earlier start; before anything else.
+        """Take over jobs, unsettled device steps and directives of an earlier start; before anything else.
 
         Answers the jobs that do not fit the fabric any more, which are not taken over.
         """
@@ -114,6 +128,7 @@ class Engine:
                 misfits.append(job)
         for step in steps:
             recovery.take_over_step(self.state, step)
+        directives.restore(self.state, given)
         return tuple(misfits)
 
     def begin(self, now: float) -> None:
@@ -161,8 +176,11 @@ class Engine:
         """A switch does not answer: its steps wait until it is observed. Grants that need none go on."""
         drift.went_away(self.state, now, self.state.switches[switch], detail)
 
-    def put_job(self, now: float, spec: JobSpec) -> tuple[int, bool]:
-        """Admit a job. The same nonce again is the same incarnation; a new one ends the old incarnation."""
+    def put_job(self, now: float, spec: JobSpec, *, queue: bool = False) -> tuple[int, bool]:
+        """Admit a job. The same nonce again is the same incarnation; a new one ends the old incarnation.
+
+        With `queue` a job that cannot have its ports yet is not refused: its incarnation is 0 until it can.
+        """
         known = self.state.jobs.get(spec.name)
         if known is not None and known.spec.nonce == spec.nonce:
             if known.spec != spec:
@@ -190,27 +208,8 @@ class Engine:
                 job=spec.name,
                 field="owner",
             )
-        check_job(self.state, spec)
-        rails = dict.fromkeys(self.state.fabric.rail_of(place.host, place.slot) for place in spec.placement)
-        warnings = links.check_budget(self.state, spec, rails)
-        layout = Layout(spec.dimensions, len(spec.placement))
-        wanted = spec.initial_topology
-        seed = {} if wanted is None else dict(circuits_of(self.state.fabric, spec, layout, wanted))
-        if known is not None and known.occupies_ports():
-            superseded = Failure(Problem.SUPERSEDED, f"a newer incarnation of job {spec.name} was started")
-            failing.fail_job(self.state, known, superseded)
-            failing.end_job(self.state, known)
-        incarnation = self.state.incarnations.get(spec.name, self.state.incarnation_floor) + 1
-        self.state.incarnations[spec.name] = incarnation
-        job = JobCore(self.state.fabric, self.state.settings, spec, incarnation, now)
-        self.state.admit(job)
-        self.state.ledger.add(JobStarted(spec.name, incarnation, spec), durable=True)
-        self.state.ledger.event("job.started", job, world_size=len(spec.placement), owner=spec.owner)
-        for warning in warnings:
-            self.state.ledger.event("job.retry-budget", job, **warning)
-        seeding.seed_job(self.state, job, seed)
-        self.state.refresh_topology(job, job.rails)
-        return incarnation, True
+        incarnation = admission.put(self.state, now, spec, queue=queue)
+        return incarnation, incarnation > 0
 
     def check_in(
         self, now: float, job: str, incarnation: int, groups: Sequence[GroupSpec]
@@ -305,6 +304,46 @@ class Engine:
                 failing.fail_job(self.state, core, failing.lost(rank, f"died: {detail}"))
                 failing.stop_rank(self.state, core, rank)
 
+    def drain_port(self, now: float, port: str, who: Operator) -> Drain:
+        """No circuit for a port until it is undrained; see `directives`."""
+        return directives.drain_port(self.state, now, port, who)
+
+    def undrain_port(self, now: float, port: str, who: Operator) -> None:
+        """A port may be used again."""
+        directives.undrain_port(self.state, port, who)
+
+    def want_circuit(self, now: float, a: str, b: str, who: Operator) -> ManualCircuit:
+        """Keep a circuit between two ports up until it is dropped."""
+        return directives.want_circuit(self.state, now, a, b, who)
+
+    def drop_circuit(self, now: float, circuit: str, who: Operator) -> ManualCircuit:
+        """An operator's circuit is nobody's from now on."""
+        return directives.drop_circuit(self.state, circuit, who)
+
+    def release_locks(
+        self,
+        now: float,
+        who: Operator,
+        job: str,
+        incarnation: int,
+        rank: int | None = None,
+        no: int | None = None,
+    ) -> tuple[Holder, ...]:
+        """Take locks of a job, of one rank, or of one grant of it away."""
+        return directives.release_locks(self.state, now, who, job, incarnation, rank, no)
+
+    def why_not_fabric(self, fabric: Fabric) -> CoreError | None:
+        """Why another fabric cannot come into force now: it changes a port in use. None when it can."""
+        return refit.why_not(self.state, fabric)
+
+    def change_fabric(self, fabric: Fabric, generations: Mapping[str, int]) -> tuple[JobCore, ...]:
+        """Go on with another fabric; no step may be on a device. The settled jobs, which are forgotten."""
+        return refit.change(self.state, fabric, generations)
+
+    def withdraw_job(self, now: float, job: str, by: str) -> QueuedJob:
+        """A queued job waits no longer."""
+        return admission.withdraw(self.state, job, by)
+
     def end_job(self, now: float, job: str, incarnation: int) -> None:
         """An operator or launcher says that every rank has stopped."""
         failing.end_job(self.state, self._job(job, incarnation))
@@ -326,6 +365,7 @@ class Engine:
     def pump(self, now: float) -> Effects:
         """Decide everything that can be decided now. Idle when nothing has changed since the last call."""
         state = self.state
+        admission.admit_queued(state, now)
         while state.dirty_jobs:
             name = next(iter(state.dirty_jobs))
             del state.dirty_jobs[name]

@@ -33,6 +33,9 @@ class Problem(StrEnum):
     PRECONDITION_REQUIRED = "precondition-required"
     PORT_IN_USE = "port-in-use"
     RETRY_BUDGET = "retry-budget"
+    PORT_DRAINED = "port-drained"
+    LOCKED = "locked"
+    STALE_PLAN = "stale-plan"
     EVENTS_COMPACTED = "events-compacted"
     SWITCH_AWAY = "switch-away"
     NOT_READY = "not-ready"
@@ -75,6 +78,9 @@ STATUS: dict[Problem, int] = {
     Problem.PRECONDITION_REQUIRED: 428,
     Problem.PORT_IN_USE: 409,
     Problem.RETRY_BUDGET: 409,
+    Problem.PORT_DRAINED: 409,
+    Problem.LOCKED: 409,
+    Problem.STALE_PLAN: 409,
     Problem.EVENTS_COMPACTED: 410,
     Problem.SWITCH_AWAY: 503,
     Problem.NOT_READY: 503,

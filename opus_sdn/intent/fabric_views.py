@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opus_sdn.intent import drift
-from opus_sdn.intent.changes import IntentState, StepState
+from opus_sdn.intent.changes import DirectiveKind, IntentState, StepState
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import Circuit, CrossConnect, DriftPolicy
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.reasons import Because
+from opus_sdn.intent.standing import Told
 from opus_sdn.intent.state import CoreState, LinkUp
 from opus_sdn.intent.switches import ForeignKind, SwitchState
 
@@ -122,6 +123,20 @@ class PortView:
     rank: int | None
     circuit: str | None
     moving: bool
+    drained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DirectiveView:
+    """A drained port or an operator's circuit. `done`: dark, or up; else `because`, once it is known."""
+
+    kind: DirectiveKind
+    name: str
+    rail: str
+    switch: str
+    told: Told
+    done: bool
+    because: Because | None
 
 
 def rail_view(engine: Engine, name: str) -> RailView:
@@ -279,6 +294,37 @@ def ports_view(engine: Engine) -> tuple[PortView, ...]:
                 owner[1] if owner else None,
                 circuit.id if circuit else None,
                 any(terminal in switch.moving for terminal in terminals),
+                at.port in state.drains,
             )
         )
     return tuple(views)
+
+
+def directives_view(engine: Engine) -> tuple[DirectiveView, ...]:
+    """What operators have told and what holds until it is taken back."""
+    state = engine.state
+    drains = [
+        DirectiveView(
+            DirectiveKind.DRAIN,
+            str(drain.port),
+            state.fabric.attachment(drain.port).rail,
+            drain.switch,
+            drain.told,
+            not any(terminal in state.switches[drain.switch].holder for terminal in drain.terminals),
+            drain.because,
+        )
+        for drain in state.drains.values()
+    ]
+    circuits = [
+        DirectiveView(
+            DirectiveKind.CIRCUIT,
+            manual.circuit.id,
+            manual.circuit.rail,
+            manual.switch,
+            manual.told,
+            state.is_up(manual.circuit),
+            manual.because or drift.why_unusable(state.switches[manual.switch]),
+        )
+        for manual in state.manual.values()
+    ]
+    return (*drains, *circuits)

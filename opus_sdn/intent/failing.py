@@ -74,10 +74,11 @@ def wake_all(state: CoreState, job: JobCore) -> None:
 def release(state: CoreState, job: JobCore, rank: int, stream: StreamState, through: int) -> None:
     """One rank has finished its operations below `through` on a stream."""
     for run in stream.release(rank, through):
-        _let_go(state, job, stream, run, rank)
+        let_go(state, job, stream, run, rank)
 
 
-def _let_go(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun, rank: int) -> None:
+def let_go(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun, rank: int) -> None:
+    """A rank, no longer among the run's holders, has let go of it; the last one frees its circuits."""
     state.ledger.release(job, stream.stream, run, rank)
     if run.holders:
         return
@@ -98,7 +99,7 @@ def stop_rank(state: CoreState, job: JobCore, rank: int) -> None:
         for run in list(stream.held.values()):
             if rank in run.holders:
                 del run.holders[rank]
-                _let_go(state, job, stream, run, rank)
+                let_go(state, job, stream, run, rank)
     state.heard(job, rank)
 
 

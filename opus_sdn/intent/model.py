@@ -277,6 +277,8 @@ class CoreSettings:
     contend_forget_s: float = 600.0  # without trouble for so long, the next time counts as the first
     fault_grace_s: float = 12.0  # how long a failed operation waits for a dead rank to be named
     former_nonces_max: int = 64  # per job name: declarations whose late copies are known as such
+    jobs_max: int = 4096  # that hold ports at a time
+    queue_max: int = 1024  # jobs that wait for their ports
     settled_jobs_max: int = 64  # ended and failed jobs that are remembered, newest first
     open_arrivals_max: int = 4096  # per rank; a rank with more outstanding operations is out of control
     hints_max: int = 64  # per rank; hints whose operations have not arrived yet

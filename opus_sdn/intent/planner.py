@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from opus_sdn.intent.fabric import Circuit, CrossConnect, Switch, Terminal
 from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.standing import Bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class SwitchFacts:
     kept: Collection[CrossConnect] = ()
     held_off: Mapping[CrossConnect, Because] = field(default_factory=dict)
     dark: Mapping[CrossConnect, str] = field(default_factory=dict)
+    barred: Mapping[Terminal, Bar] = field(default_factory=dict)  # closed by an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,11 @@ def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | No
     for want in wants:
         mine = chosen is None or want.key in chosen
         for circuit in want.circuits:
-            because, begun = None, False
+            because, begun = _closed(facts, circuit), False
+            if because is not None:  # it will not go, and keeps no port from those that may
+                if mine and not is_up(facts, circuit):
+                    blocked.append(Blocked(want.key, circuit.id, because))
+                continue
             if mine and not is_up(facts, circuit):
                 victims = victims_of(facts, circuit)
                 because = _obstacle(facts, circuit, victims, reserved)
@@ -103,10 +109,15 @@ def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | No
             if begun or not want.yields:
                 for terminal in circuit.terminals:
                     reserved.setdefault(terminal, (circuit.id, want.key))
-        for pair in want.clear:
-            if mine and pair not in remove and _may_go(facts, pair, reserved):
+        for pair in want.clear if mine else ():
+            if pair in remove or facts.holder.get(facts.switch.terminals_of(pair)[0]) != pair:
+                continue
+            because = _why_stays(facts, pair, reserved)
+            if because is None:
                 remove[pair] = None
                 causes[want.key] = None
+            else:
+                blocked.append(Blocked(want.key, f"{pair.ingress}->{pair.egress}", because))
     return Plan(facts.switch.name, facts.generation, tuple(remove), tuple(add), tuple(causes), tuple(blocked))
 
 
@@ -121,17 +132,42 @@ def victims_of(facts: SwitchFacts, circuit: Circuit) -> tuple[CrossConnect, ...]
     return tuple(victims)
 
 
-def _may_go(facts: SwitchFacts, pair: CrossConnect, reserved: Mapping[Terminal, tuple[str, str]]) -> bool:
-    """Whether a pair is there and ours, idle and still, and nobody has reserved its terminals."""
-    terminals = facts.switch.terminals_of(pair)
-    return (
-        facts.holder.get(terminals[0]) == pair
-        and all(position in facts.owned for position in pair)
-        and pair not in facts.kept
-        and not any(
-            t in facts.moving or t in facts.live or t in facts.graced or t in reserved for t in terminals
-        )
-    )
+def _closed(facts: SwitchFacts, circuit: Circuit) -> Because | None:
+    """Why an operator wants the circuit not to be made."""
+    if not facts.barred:
+        return None
+    bars = (facts.barred.get(terminal) for terminal in circuit.terminals)
+    return next((bar.because for bar in bars if bar is not None and bar.circuit != circuit), None)
+
+
+def _why_stays(
+    facts: SwitchFacts, pair: CrossConnect, reserved: Mapping[Terminal, tuple[str, str]]
+) -> Because | None:
+    """Why a pair that is there is not taken down: somebody else's, moving, in use, or reserved."""
+    foreign = _foreign(facts, pair)
+    if foreign is not None:
+        return foreign
+    for terminal in facts.switch.terminals_of(pair):
+        if terminal in facts.moving:
+            return _moving(terminal)
+        if terminal in facts.live:
+            return _locked(terminal)
+        if terminal in facts.graced:
+            return in_grace(terminal)
+        if terminal in reserved:
+            key = reserved[terminal][1]
+            return Because(Reason.RESERVED, f"{key} goes first", {"for": key})
+    return None
+
+
+def _moving(terminal: Terminal) -> Because:
+    detail = f"position {terminal.position} of {terminal.switch} is moving"
+    return Because(Reason.MOVING, detail, {"switch": terminal.switch, "position": terminal.position})
+
+
+def _locked(terminal: Terminal) -> Because:
+    detail = f"position {terminal.position} of {terminal.switch} carries traffic"
+    return Because(Reason.LOCKED, detail, {"switch": terminal.switch, "position": terminal.position})
 
 
 def _absent(facts: SwitchFacts, circuit: Circuit) -> list[CrossConnect]:
@@ -154,8 +190,7 @@ def _obstacle(
             return foreign
     for terminal in touched:
         if terminal in facts.moving:
-            detail = f"position {terminal.position} of {terminal.switch} is moving"
-            return Because(Reason.MOVING, detail, {"switch": terminal.switch, "position": terminal.position})
+            return _moving(terminal)
     # Whoever wants a victim to stay has reserved the terminal that it shares with this circuit.
     for terminal in circuit.terminals:
         holder = reserved.get(terminal)
@@ -188,8 +223,7 @@ def _traffic(
         if held is None or held == circuit:
             continue
         if terminal in circuit.terminals or any(pair in held.cross_connects for pair in victims):
-            detail = f"position {terminal.position} of {terminal.switch} carries traffic"
-            return Because(Reason.LOCKED, detail, {"switch": terminal.switch, "position": terminal.position})
+            return _locked(terminal)
     ends = (terminal for pair in victims for terminal in facts.switch.terminals_of(pair))
     graced = next((terminal for terminal in ends if terminal in facts.graced), None)
     return in_grace(graced) if graced is not None else None

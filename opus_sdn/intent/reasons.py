@@ -26,6 +26,10 @@ class Reason(StrEnum):
     MOVING = "moving"  # a device step on these ports is in flight
     SWITCHING = "switching"  # planned; the device is about to be told
     COMMITTING = "committing"  # decided; the record is being written
+    DRAINED = "drained"  # an operator has drained a port of it; goes on when the port is undrained
+    MANUAL = "manual-circuit"  # an operator keeps a circuit of his own up on a port of it
+    PORTS_TAKEN = "ports-taken"  # a queued job: another job uses its ports, or was queued for them before
+    CAPACITY = "capacity"  # a queued job: as many jobs run as may
     PLAN_REFUSED = "plan-refused"  # its plan would break an invariant: a bug, reported as an event
     SWITCH_FAILED = "switch-failed"  # the device refused or did not answer; retried later
 

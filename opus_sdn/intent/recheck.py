@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from opus_sdn.intent import drift
-from opus_sdn.intent.causes import Cause, causes_of, circuits_of
-from opus_sdn.intent.fabric import CrossConnect, Terminal
+from opus_sdn.intent.causes import Cause, causes_of, circuits_of, live_against
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Terminal
 from opus_sdn.intent.hints import HintedMoves
 from opus_sdn.intent.job import JobCore, Lost
 from opus_sdn.intent.order import in_order
@@ -27,15 +27,14 @@ def why_not_start(state: CoreState, now: float, switch: SwitchState, step: Step)
     unusable = drift.why_unusable(switch)
     if unusable is not None:
         return unusable.detail
-    for pair in step.remove:
-        if pair not in switch.matching:
-            return f"{pair.ingress}->{pair.egress} is no longer there"
-        for terminal in switch.switch.terminals_of(pair):
-            if terminal in state.graced:
-                return in_grace(terminal).detail
-    traffic = _traffic(state, switch, step)
-    if traffic is not None:
-        return traffic
+    gone = _gone(state, switch, step)
+    if gone is not None:
+        return gone
+    obstacle = _closed(state, step) or _traffic(
+        live_against(state, [cause for _, cause in causes]), switch, step
+    )
+    if obstacle is not None:
+        return obstacle
     kept = drift.kept_pairs(state, switch)
     removed = set(step.remove)
     for terminal in switch.terminals_of_step(step):
@@ -47,12 +46,30 @@ def why_not_start(state: CoreState, now: float, switch: SwitchState, step: Step)
     return _protected(state, now, switch, step, causes)
 
 
-def _traffic(state: CoreState, switch: SwitchState, step: Step) -> str | None:
+def _gone(state: CoreState, switch: SwitchState, step: Step) -> str | None:
+    """A pair to be removed that is not there any more, or may be in use after a restart."""
+    for pair in step.remove:
+        if pair not in switch.matching:
+            return f"{pair.ingress}->{pair.egress} is no longer there"
+        for terminal in switch.switch.terminals_of(pair):
+            if terminal in state.graced:
+                return in_grace(terminal).detail
+    return None
+
+
+def _closed(state: CoreState, step: Step) -> str | None:
+    """An operator who does not want what the step makes."""
+    circuits = (state.fabric.circuit_of(step.switch, pair) for pair in step.add)
+    because = state.bar_against(circuit for circuit in circuits if circuit is not None)
+    return because.detail if because is not None else None
+
+
+def _traffic(live: Mapping[Terminal, Circuit], switch: SwitchState, step: Step) -> str | None:
     """A live circuit that the step would take down or block."""
     for pairs, ours in ((step.remove, False), (step.add, True)):
         for pair in pairs:
             for terminal in switch.switch.terminals_of(pair):
-                held = state.live_circuit.get(terminal)
+                held = live.get(terminal)
                 if held is not None and (pair in held.cross_connects) is not ours:
                     return (
                         f"{_name(pair)} carries traffic now"
@@ -67,7 +84,7 @@ def _protected(
     now: float,
     switch: SwitchState,
     step: Step,
-    causes: list[tuple[JobCore, Cause]],
+    causes: list[tuple[JobCore | None, Cause]],
 ) -> str | None:
     """Whether a removed pair is up for a complete intent ordered before every cause of its removal."""
     for job in state.active.values():
@@ -84,6 +101,8 @@ def _protected(
                 default=len(ordered),
             )
             for intent in ordered[:first_cause]:
+                if state.bar_against(intent.connection.circuits) is not None:
+                    continue
                 for circuit in intent.connection.circuits:
                     if circuit.switch == step.switch and pair in circuit.cross_connects:
                         return f"{_name(pair)} is needed by {intent.key}, which goes first"

@@ -8,36 +8,24 @@ from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import Fabric
 from opus_sdn.intent.job import JobCore, check_participant
 from opus_sdn.intent.model import Arrival, GroupSpec, JobSpec, RankNews, Session, Stream, StreamMark
-from opus_sdn.intent.ranks import check_dimensions
+from opus_sdn.intent.ranks import Layout, check_dimensions
 from opus_sdn.intent.state import CoreState
+from opus_sdn.intent.topology_id import circuits_of
 
 SHOWN_MAX = 20  # names listed in one message
 
 
 def check_job(state: CoreState, spec: JobSpec) -> None:
-    """A job's ports exist, are its own, and its dimensions fit."""
+    """A job's ports exist, and its dimensions fit."""
     if not spec.placement:
         raise CoreError(
             Problem.INVALID_REQUEST, "placement is empty; a job has at least one rank", field="placement"
         )
     check_dimensions(spec)
     check_places(state.fabric, spec)
-    taken: dict[tuple[str, int], str] = {}
-    for job in state.jobs.values():
-        if job.spec.name != spec.name and job.occupies_ports():
-            taken.update(dict.fromkeys(job.rank_at, job.spec.name))
-    for rank, place in enumerate(spec.placement):
-        other = taken.get((place.host, place.slot))
-        if other is not None:
-            raise CoreError(
-                Problem.PORTS_OVERLAP,
-                f"rank {rank} is placed on host {place.host} slot {place.slot}, whose ports job {other} "
-                "uses; a port belongs to one job at a time",
-                rank=rank,
-                host=place.host,
-                slot=place.slot,
-                job=other,
-            )
+    if spec.initial_topology is not None:
+        layout = Layout(spec.dimensions, len(spec.placement))
+        circuits_of(state.fabric, spec, layout, spec.initial_topology)
 
 
 def check_places(fabric: Fabric, spec: JobSpec) -> None:

@@ -20,6 +20,8 @@ PASSING = (
     Reason.GRACE,
     Reason.YIELDING,
     Reason.CARRIER,
+    Reason.DRAINED,
+    Reason.MANUAL,
 )  # reasons noted here, which are over when nothing says so again
 
 
@@ -66,6 +68,11 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
             circuits = intent.connection.circuits
             earlier = reserved.against(circuits)
             held_back = job.grace.why_hold_back(intent.connection.ranks) if job.grace is not None else None
+            closed = state.bar_against(circuits)
+            if closed is not None:  # it may wait for long: nobody else has to
+                note(state, now, job, intent, closed)
+                waiting.append(intent)
+                continue
             up = earlier is None and all(state.is_up(circuit) for circuit in circuits)
             if up and held_back is None:
                 held_back = _taken(state, intent) or why_no_carrier(state, now, job, circuits)

@@ -16,7 +16,7 @@ from opus_sdn.intent.model import CoreSettings
 from opus_sdn.intent.planner import Want
 from opus_sdn.intent.switches import FailureKind, Setback, Step, SwitchState
 
-Waiting = Iterable[tuple[JobCore, str, Cause]]
+Waiting = Iterable[tuple[JobCore | None, str, Cause]]
 
 
 def keep_to(switch: SwitchState, keys: Collection[str]) -> None:

@@ -18,6 +18,8 @@ from opus_sdn.intent.changes import (
 from opus_sdn.intent.fabric import Circuit, Fabric, Port, Terminal
 from opus_sdn.intent.job import JobCore, rails_of
 from opus_sdn.intent.model import CoreSettings, RankKey, Stream
+from opus_sdn.intent.reasons import Because
+from opus_sdn.intent.standing import Bar, Drain, ManualCircuit, QueuedJob
 from opus_sdn.intent.streams import HeldRun, Intent
 from opus_sdn.intent.switches import Step, SwitchState
 from opus_sdn.intent.topology_id import topology_id
@@ -139,6 +141,12 @@ class CoreState:
     live_circuit: dict[Terminal, Circuit] = field(default_factory=dict)  # of these, the circuit that is held
     links: dict[Port, Link] = field(default_factory=dict)  # as reported by the hosts
     link_up: dict[str, LinkUp] = field(default_factory=dict)  # by rail
+    drains: dict[Port, Drain] = field(default_factory=dict)
+    manual: dict[str, ManualCircuit] = field(default_factory=dict)  # by circuit id
+    queue: dict[str, QueuedJob] = field(default_factory=dict)  # by job name, first come first
+    barred: dict[Terminal, Bar] = field(default_factory=dict)  # closed by a drain or a manual circuit
+    next_directive: int = 1
+    admissions_due: bool = False  # ports may have become free
     ledger: Ledger = field(default_factory=Ledger)
     dirty_jobs: dict[str, None] = field(default_factory=dict)
     dirty_switches: dict[str, None] = field(default_factory=dict)
@@ -153,6 +161,17 @@ class CoreState:
         While all goes well no such circuit is up; somebody else may have put it there.
         """
         return next((t for t in circuit.terminals if self.live_circuit.get(t, circuit) != circuit), None)
+
+    def bar_against(self, circuits: Iterable[Circuit]) -> Because | None:
+        """Why an operator wants none of these circuits to be used; None when nobody minds."""
+        if not self.barred:
+            return None
+        for circuit in circuits:
+            for terminal in circuit.terminals:
+                bar = self.barred.get(terminal)
+                if bar is not None and bar.circuit != circuit:
+                    return bar.because
+        return None
 
     def hold(self, circuits: Iterable[Circuit]) -> None:
         """A run was granted: its circuits are live."""
@@ -201,6 +220,7 @@ class CoreState:
         name = job.spec.name
         if job.occupies_ports() or self.active.pop(name, None) is None:
             return
+        self.admissions_due = True
         if job.state is JobState.FAILED:
             self.ledger.add(JobLetGo(name, job.incarnation))
         self.jobs[name] = self.jobs.pop(name)  # the newest of the settled ones

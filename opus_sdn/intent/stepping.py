@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from opus_sdn.intent import drift, setbacks
-from opus_sdn.intent.causes import Cause, Causes, causes_of, circuits_of, jobs_of, wants_on
+from opus_sdn.intent.causes import (
+    Cause,
+    Causes,
+    causes_of,
+    circuits_of,
+    jobs_of,
+    live_against,
+    wants_on,
+)
 from opus_sdn.intent.changes import IntentState, StepMoved, StepPlanned, StepState
 from opus_sdn.intent.checker import Violation, check_step
-from opus_sdn.intent.fabric import Circuit, CrossConnect
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Terminal
 from opus_sdn.intent.hints import HintedMoves, drop_hints, spend
 from opus_sdn.intent.job import JobCore, Seed
 from opus_sdn.intent.moves import record_move
@@ -22,6 +30,7 @@ from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.recheck import why_not_start
 from opus_sdn.intent.seeding import without
 from opus_sdn.intent.stalling import note
+from opus_sdn.intent.standing import Drain, ManualCircuit
 from opus_sdn.intent.state import CoreState, note_owner, step_event
 from opus_sdn.intent.streams import Intent
 from opus_sdn.intent.switches import FailureKind, Step, SwitchState
@@ -41,9 +50,12 @@ def plan_switch(state: CoreState, now: float, switch: SwitchState) -> list[int]:
     # One that pauses keeps its place and its ports, unless it is stalled.
     wants = [want for want in wants if want.key not in pausing or not want.yields]
     switch.retry_at = _next_pause_end(now, switch)
+    going = [want for want in wants if want.key not in pausing]
+    told = [want for want in going if causes[want.key][0] is None]
+    asked = [want for want in going if causes[want.key][0] is not None]
     return [
         step
-        for chosen in setbacks.groups(switch, [want for want in wants if want.key not in pausing])
+        for chosen in (*setbacks.groups(switch, told), *setbacks.groups(switch, asked))
         for step in _plan_together(state, now, switch, wants, causes, chosen)
     ]
 
@@ -66,13 +78,18 @@ def _plan_together(
 
     Should the checker object, each job is planned for itself, so that one job's fault does not stop others.
     """
-    made = plan(facts_of(state, now, switch), wants, chosen)
+    live = live_against(state, [causes[key][1] for key in chosen])
+    made = plan(facts_of(state, now, switch, live), wants, chosen)
+    _forget_reasons(causes, chosen)
     for blocked in made.blocked:
         _note(state, now, causes, blocked.key, blocked.because)
     if not made.causes:
         return []
-    if not _violations(state, switch, made, causes):
+    violations = _violations(state, switch, made, causes)
+    if not violations:
         return [_take(state, now, switch, made, causes)]
+    if not jobs_of(causes, made.causes):
+        _refuse(state, now, switch, None, made, causes, violations)
     return [
         step
         for job in jobs_of(causes, made.causes)
@@ -90,25 +107,48 @@ def _plan_for_one(
     chosen: Collection[str],
 ) -> int | None:
     its = [want for want in wants if causes[want.key][0] is job]
-    made = plan(facts_of(state, now, switch), its, chosen)
+    made = plan(facts_of(state, now, switch, state.live_circuit), its, chosen)
     violations = _violations(state, switch, made, causes)
     if not violations:
         return _take(state, now, switch, made, causes)
+    _refuse(state, now, switch, job, made, causes, violations)
+    job.seed = None if any(isinstance(causes[key][1], Seed) for key in made.causes) else job.seed
+    if any(isinstance(causes[key][1], HintedMoves) for key in made.causes):
+        drop_hints(job, switch.switch.name)
+    return None
+
+
+def _refuse(
+    state: CoreState,
+    now: float,
+    switch: SwitchState,
+    job: JobCore | None,
+    made: Plan,
+    causes: Causes,
+    violations: Iterable[Violation],
+) -> None:
+    """A plan would break an invariant: a bug, told as an event and to whoever waits for it."""
     found = [f"{violation.invariant}: {violation.detail}" for violation in violations]
     state.ledger.event("plan.refused", job, switch=switch.switch.name, violations=found)
-    job.seed = None if any(isinstance(causes[key][1], Seed) for key in made.causes) else job.seed
     because = Because(Reason.PLAN_REFUSED, f"its plan would break {found[0]}", {"violations": found})
     for key in made.causes:
         _note(state, now, causes, key, because)
-        if isinstance(causes[key][1], HintedMoves):
-            drop_hints(job, switch.switch.name)
-    return None
 
 
 def _note(state: CoreState, now: float, causes: Causes, key: str, because: Because) -> None:
     job, cause = causes[key]
-    if isinstance(cause, Intent):
+    if isinstance(cause, Drain | ManualCircuit):
+        cause.because = because
+    elif isinstance(cause, Intent) and job is not None:
         note(state, now, job, cause, because)
+
+
+def _forget_reasons(causes: Causes, keys: Iterable[str]) -> None:
+    """Whatever still stands in an operator's way is about to be said again."""
+    for key in keys:
+        cause = causes[key][1]
+        if isinstance(cause, Drain | ManualCircuit):
+            cause.because = None
 
 
 def _violations(state: CoreState, switch: SwitchState, made: Plan, causes: Causes) -> tuple[Violation, ...]:
@@ -118,10 +158,10 @@ def _violations(state: CoreState, switch: SwitchState, made: Plan, causes: Cause
         switch.matching,
         made.remove,
         made.add,
-        state.live_circuit,
+        live_against(state, [causes[key][1] for key in made.causes]),
         switch.busy,
         state.fabric.positions(made.switch),
-        lambda terminal: any(terminal in job.terminals for job in owner),
+        lambda terminal: not owner or any(terminal in job.terminals for job in owner),
         drift.kept_pairs(state, switch),
     )
 
@@ -145,6 +185,8 @@ def _take(state: CoreState, now: float, switch: SwitchState, made: Plan, causes:
     _record_plan(state, step)
     for key in made.causes:
         job, intent = causes[key]
+        if job is None:
+            continue
         if isinstance(intent, HintedMoves):
             for circuit in intent.connections.keys() & set(step.hinted):
                 job.owners[circuit.id] = job.digit(intent.connections[circuit])
@@ -180,19 +222,22 @@ def _switching(before: Because | None, step: Step) -> Because:
     )
 
 
-def facts_of(state: CoreState, now: float, switch: SwitchState) -> SwitchFacts:
+def facts_of(
+    state: CoreState, now: float, switch: SwitchState, live: Mapping[Terminal, Circuit]
+) -> SwitchFacts:
     """What planning may assume now; planned steps count as moving so that nothing is planned twice."""
     return SwitchFacts(
         switch.switch,
         switch.generation,
         switch.holder,
         switch.busy,
-        state.live_circuit,
+        live,
         state.fabric.positions(switch.switch.name),
         state.graced,
         drift.kept_pairs(state, switch),
         drift.held_off(now, switch),
         switch.dark,
+        state.barred,
     )
 
 
@@ -244,6 +289,8 @@ def start_step(state: CoreState, now: float, step_id: int) -> Step | None:
             state.ledger.later(step_event("step.started", step, now))
             needing: dict[str, JobCore] = {}
             for job, _, cause in causes_of(state, step):
+                if job is None:
+                    continue
                 if isinstance(cause, Seed):
                     job.seed = without(cause, step)
                     continue
@@ -326,13 +373,13 @@ def _give_back(
     now: float,
     switch: SwitchState,
     step: Step,
-    waiting: Iterable[tuple[JobCore, str, Cause]],
+    waiting: Iterable[tuple[JobCore | None, str, Cause]],
     said: str,
     kind: FailureKind | None,
 ) -> None:
     """The step's intents wait again, each with what was said and, if it pauses, until when."""
     for job, key, cause in waiting:
-        if not isinstance(cause, Intent):
+        if not isinstance(cause, Intent) or job is None:
             continue
         data: dict[str, object] = {"step": step.id, "said": said, "switch": step.switch}
         setback = switch.setbacks.get(key)

@@ -61,6 +61,18 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuedView:
+    """A job that waits for its ports. `position` counts the jobs that were queued before it."""
+
+    job: str
+    owner: str
+    position: int
+    since: float
+    world_size: int
+    because: Because
+
+
+@dataclass(frozen=True, slots=True)
 class LockView:
     """One rank's hold on a granted run. `id` is stable while it is held."""
 
@@ -152,6 +164,21 @@ def _job(engine: Engine, name: str) -> JobCore:
     if job is None:
         raise CoreError(Problem.UNKNOWN_JOB, f"there is no job {name!r}; declare it first", job=name)
     return job
+
+
+def queue_view(engine: Engine) -> tuple[QueuedView, ...]:
+    """Jobs that wait for their ports, first come first."""
+    return tuple(
+        QueuedView(
+            name,
+            queued.spec.owner,
+            position,
+            queued.told.at,
+            len(queued.spec.placement),
+            queued.because,
+        )
+        for position, (name, queued) in enumerate(engine.state.queue.items())
+    )
 
 
 def groups_view(engine: Engine, name: str) -> tuple[GroupView, ...]:

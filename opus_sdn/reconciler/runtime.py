@@ -40,6 +40,7 @@ ADOPTION_WAIT_S = 5.0
 # beyond this many it is slower than the ranks, and fewer passes that decide more cost it less.
 PENDING_MAX = 256
 BUSY_PAUSE_S = 0.005
+STEP_POLL_S = 0.005  # how often it is looked whether the steps in flight have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,31 +252,42 @@ class Runtime:
         """Decide nothing in the block, where `use` may put another fabric in force; then read all switches.
 
         Everything decided before is stored when the block begins. A switch that is away is waited for after
-        the block has ended: the runtime is not ready until then. Raises CoreError `not-ready` while a device
-        step is in flight.
+        the block has ended: the runtime is not ready until then. Raises CoreError `not-ready` when device
+        steps in flight do not end within their deadline.
         """
         self.require_ready()
-        if any(worker.busy for worker in self._workers.values()):
-            raise CoreError(Problem.NOT_READY, "a device step is in flight; ask again when it has ended")
         self.phase = Phase.ADOPTING
         self.waiters.end_all()
         try:
+            await self._no_step_in_flight()
             await self._flush()
             self._decide()
             await self._flush()
+            await self._no_step_in_flight()
             yield
         finally:
             if self.phase is Phase.ADOPTING:
                 await self._begin(wait_s=ADOPTION_WAIT_S)
 
-    async def use(self, engine: Engine, drivers: Mapping[str, Driver]) -> None:
-        """Go on with this engine and these drivers. For the inside of `paused`, when no job runs."""
-        former = self.drivers()
-        for worker in self._workers.values():
-            worker.stop()
-        self.engine = engine
-        self._make_workers(drivers)
-        await self._close_drivers(driver for driver in former.values() if driver not in drivers.values())
+    async def _no_step_in_flight(self) -> None:
+        """Wait for the steps in flight; meanwhile nothing new is decided. CoreError `not-ready`."""
+        give_up_at = self.loop.time() + 2 * self._step_deadline_s
+        while any(worker.busy for worker in self._workers.values()):
+            if self.loop.time() >= give_up_at:
+                raise CoreError(Problem.NOT_READY, "a device step is in flight; ask again when it has ended")
+            await asyncio.sleep(STEP_POLL_S)
+
+    async def use(self, drivers: Mapping[str, Driver]) -> None:
+        """Go on with these drivers, one for each switch of the fabric. For the inside of `paused`."""
+        former = self._workers
+        kept = {name: worker for name, worker in former.items() if drivers.get(name) is worker.driver}
+        for name, worker in former.items():
+            if name not in kept:
+                worker.stop()
+        self._make_workers({name: driver for name, driver in drivers.items() if name not in kept})
+        self._workers = {name: kept.get(name) or self._workers[name] for name in drivers}
+        left = [worker.driver for name, worker in former.items() if name not in kept]
+        await self._close_drivers(driver for driver in left if driver not in drivers.values())
 
     def drivers(self) -> Mapping[str, Driver]:
         """The drivers by switch name."""
@@ -299,7 +311,8 @@ class Runtime:
 
     async def _adopt(self) -> None:
         for worker in self._workers.values():
-            worker.begin()
+            if not worker.begun:  # those that stay when the fabric changes go on as they are
+                worker.begin()
         # A switch that is away holds up those that need it, and nobody else.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._step_deadline_s):

@@ -106,6 +106,11 @@ class SwitchWorker:
 
     # --- reading
 
+    @property
+    def begun(self) -> bool:
+        """Whether it is being watched, or will be as soon as it answers."""
+        return self._watching is not None
+
     def begin(self) -> None:
         """Adopt the device as soon as it answers, however long that takes, and watch it from then on."""
         if self._watching is not None:

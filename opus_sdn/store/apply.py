@@ -18,6 +18,8 @@ from opus_sdn.intent.changes import (
     Change,
     CircuitsObserved,
     CircuitsOwned,
+    DirectiveGiven,
+    DirectiveWithdrawn,
     EventAppended,
     GroupChecked,
     IntentMoved,
@@ -38,6 +40,7 @@ from opus_sdn.store import codec, rules
 from opus_sdn.store.rows import (
     GRANTED_MARK,
     CircuitRow,
+    DirectiveRow,
     EventRow,
     FabricRow,
     GroupRow,
@@ -67,6 +70,7 @@ _JOBS, _GROUPS, _LEFT, _LOCKS, _MARKS, _INTENTS = (
 )
 _STEPS, _SWITCHES, _CIRCUITS, _EVENTS = (table(row) for row in (StepRow, SwitchRow, CircuitRow, EventRow))
 _OWNERS = table(OwnerRow)
+_DIRECTIVES = table(DirectiveRow)
 _WORK = (_GROUPS, _LEFT, _LOCKS, _MARKS, _OWNERS, _INTENTS)  # of an incarnation, while it works
 _META, _FABRIC, _PORTS, _RAILS = (table(row) for row in (MetaRow, FabricRow, PortRow, RailRow))
 
@@ -82,6 +86,7 @@ def _delete_by_key(of: Table) -> Delete:
 _LOCK_KEY, _MARK_KEY, _INTENT_KEY = (_key_names(of) for of in (_LOCKS, _MARKS, _INTENTS))
 _CIRCUIT_KEY = _key_names(_CIRCUITS)
 _LOCK_GONE, _INTENT_GONE, _CIRCUIT_GONE = (_delete_by_key(of) for of in (_LOCKS, _INTENTS, _CIRCUITS))
+_DIRECTIVE_GONE = _delete_by_key(_DIRECTIVES)
 _LOCK_NEW, _EVENT_NEW, _STEP_NEW, _CIRCUIT_NEW = (insert(of) for of in (_LOCKS, _EVENTS, _STEPS, _CIRCUITS))
 
 
@@ -93,6 +98,7 @@ class Statements:
         self.job, self.group, self.intent, self.switch, self.fabric, self.owner = (
             self._upsert(of) for of in (_JOBS, _GROUPS, _INTENTS, _SWITCHES, _FABRIC, _OWNERS)
         )
+        self.directive = self._upsert(_DIRECTIVES)
         self.left: Insert = new(_LEFT).on_conflict_do_nothing(index_elements=list(_LEFT.primary_key))
         raised = new(_MARKS)
         self.mark: Insert = raised.on_conflict_do_update(
@@ -223,6 +229,8 @@ class Applier:
                 self._group_checked(change)
             case RankLeft():
                 self._rank_left(change)
+            case DirectiveGiven() | DirectiveWithdrawn():
+                self._directive(change)
             case JobStarted():
                 self._job_started(change, at)
             case JobSettled() | JobLetGo():
@@ -418,6 +426,17 @@ class Applier:
         if may and change.job not in self._ended:
             left = {"job": change.job, "incarnation": change.incarnation, "rank": change.rank}
             self._left[(change.job, change.rank)] = left
+
+    # --- operators
+
+    def _directive(self, change: DirectiveGiven | DirectiveWithdrawn) -> None:
+        key = {"kind": change.kind.value, "name": change.name}
+        if isinstance(change, DirectiveWithdrawn):
+            self._connection.execute(_DIRECTIVE_GONE, key)
+            return
+        data = codec.to_json(change.data, f"data of {change.kind} {change.name!r}")
+        row = {**key, "number": change.number, "given_at": change.at, "data": data}
+        self._connection.execute(self._statements.directive, row)
 
     # --- switches
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from opus_sdn.intent.changes import Batch, IntentState, JobState, StepState
+from opus_sdn.intent.changes import Batch, DirectiveGiven, IntentState, JobState, StepState
 from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import Domain, JobSpec, Stream
@@ -190,6 +190,7 @@ class Snapshot:
     clean: bool = False
     incarnation_floor: int = 0
     owners: tuple[OwnerRecord, ...] = ()
+    directives: tuple[DirectiveGiven, ...] = ()  # that hold, by number
 
 
 class Store(Protocol):

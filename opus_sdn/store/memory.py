@@ -19,6 +19,9 @@ from opus_sdn.intent.changes import (
     Change,
     CircuitsObserved,
     CircuitsOwned,
+    DirectiveGiven,
+    DirectiveKind,
+    DirectiveWithdrawn,
     EventAppended,
     GroupChecked,
     IntentMoved,
@@ -80,6 +83,7 @@ class MemoryStore:
         self._released: dict[tuple[str, Stream, int], int] = {}
         self._owners: dict[tuple[str, str], OwnerRecord] = {}
         self._intents: dict[tuple[str, Stream, int], IntentRecord] = {}
+        self._directives: dict[tuple[DirectiveKind, str], DirectiveGiven] = {}
         self._steps: dict[int, StepRecord] = {}
         self._switches: dict[str, SwitchRecord] = {}
         self._events: deque[EventRecord] = deque()
@@ -151,6 +155,7 @@ class MemoryStore:
                 clean=self._began_clean,
                 incarnation_floor=self._incarnation_floor,
                 owners=tuple(self._owners[key] for key in sorted(self._owners)),
+                directives=tuple(sorted(self._directives.values(), key=lambda given: given.number)),
             )
 
     def events(
@@ -249,6 +254,8 @@ class MemoryStore:
                 self._group_checked(change)
             case RankLeft():
                 self._rank_left(change)
+            case DirectiveGiven() | DirectiveWithdrawn():
+                self._directive(change)
             case JobStarted():
                 self._job_started(change, at)
             case JobSettled() | JobLetGo():
@@ -264,6 +271,14 @@ class MemoryStore:
                 matching, foreign = (tuple(sorted(set(pairs))) for pairs in (change.matching, change.foreign))
                 seen = SwitchRecord(change.switch, change.generation, matching, foreign)
                 self._put(self._switches, change.switch, seen)
+
+    def _directive(self, change: DirectiveGiven | DirectiveWithdrawn) -> None:
+        if isinstance(change, DirectiveWithdrawn):
+            self._drop(self._directives, (change.kind, change.name))
+            return
+        what = f"data of {change.kind} {change.name!r}"
+        given = replace(change, data=codec.data_from_json(codec.to_json(change.data, what), what))
+        self._put(self._directives, (change.kind, change.name), given)
 
     def _circuits_owned(self, change: CircuitsOwned) -> None:
         if self._may_act(change):

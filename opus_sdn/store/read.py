@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, func, or_, select
 
-from opus_sdn.intent.changes import IntentState, JobState, StepState
+from opus_sdn.intent.changes import DirectiveGiven, DirectiveKind, IntentState, JobState, StepState
 from opus_sdn.intent.fabric import CrossConnect
 from opus_sdn.intent.model import Domain, Stream
 from opus_sdn.store import codec
@@ -28,6 +28,7 @@ from opus_sdn.store.base import (
 from opus_sdn.store.rows import (
     GRANTED_MARK,
     CircuitRow,
+    DirectiveRow,
     EventRow,
     FabricRow,
     GroupRow,
@@ -84,6 +85,7 @@ def read_snapshot(connection: Connection) -> Snapshot:
         clean=meta["began_clean"],
         incarnation_floor=meta["incarnation_floor"],
         owners=tuple(OwnerRecord(**row) for row in _rows(connection, table(OwnerRow))),
+        directives=tuple(sorted(map(_directive, _rows(connection, table(DirectiveRow))), key=_number)),
     )
 
 
@@ -125,6 +127,20 @@ def _job(row: RowMapping) -> JobRecord:
         data=codec.data_from_json(row["cause_data"] or "{}", f"data of job {row['job']!r}"),
         over=row["over"],
     )
+
+
+def _directive(row: RowMapping) -> DirectiveGiven:
+    return DirectiveGiven(
+        kind=DirectiveKind(row["kind"]),
+        name=row["name"],
+        number=row["number"],
+        at=row["given_at"],
+        data=codec.data_from_json(row["data"], f"data of {row['kind']} {row['name']!r}"),
+    )
+
+
+def _number(given: DirectiveGiven) -> int:
+    return given.number
 
 
 def _group(row: RowMapping) -> GroupRecord:

@@ -247,6 +247,19 @@ class OwnerRow(Row, table=True):
     digit: int | None = Field(sa_type=BIG)
 
 
+class DirectiveRow(Row, table=True):
+    """What an operator has told and what holds until it is withdrawn."""
+
+    __tablename__ = "directives"
+    __table_args__ = (CLUSTERED,)
+
+    kind: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    number: int = Field(sa_type=BIG)
+    given_at: float = Field(sa_type=Double)
+    data: str = Field(sa_type=Text)
+
+
 class StepRow(Row, table=True):
     """A device step of a plan, journaled before it starts."""
 

@@ -128,10 +128,23 @@ def test_generations_and_nonces_outlive_a_change_of_fabric(bare: Controller) -> 
     assert bare.declare(nonce="3") == 3
 
 
-def test_no_other_fabric_is_taken_while_a_job_holds_ports(opus: Controller) -> None:
-    refused = declare(opus, fabric(hosts=3), **{"If-Match": '"1"'})
+def moved() -> dict[str, Any]:
+    """The fabric with its two hosts the other way round."""
+    body = fabric()
+    body["hosts"].reverse()
+    return body
+
+
+def test_no_fabric_is_taken_that_changes_a_port_in_use(opus: Controller) -> None:
+    smaller = fabric(hosts=1)
+    smaller["switches"] = fabric()["switches"]
+    refused = declare(opus, smaller, **{"If-Match": '"1"'})
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:opus-sdn:problem:port-in-use")
-    assert refused.json()["job"] == "j"
+    assert (refused.json()["job"], refused.json()["rank"], refused.json()["port"]) == ("j", 1, "h1:0:0")
+    assert "which would be gone" in refused.json()["detail"]
+    elsewhere = declare(opus, moved(), **{"If-Match": '"1"'})
+    assert elsewhere.status_code == 409
+    assert "from rail rail0, ocs0:0 to rail rail0, ocs0:2" in elsewhere.json()["detail"]
     assert declare(opus, fabric()).status_code == 200, "the same one is no change"
     opus.arrive(0, "dp", 0)
     assert opus.arrive(1, "dp", 0, wait_s=30)["grants"]

@@ -25,6 +25,7 @@ class Facts:
     up: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     moving: tuple[str, ...] = ()
+    graced: tuple[str, ...] = ()
     extra: tuple[tuple[int, int], ...] = ()  # cross-connects that are no whole circuit
     kind: CircuitKind = CircuitKind.DUPLEX
 
@@ -40,7 +41,30 @@ class Facts:
             {t for text in self.moving for t in circuit(text, self.kind).terminals},
             {t: c for text in self.live for c in [circuit(text, self.kind)] for t in c.terminals},
             FABRICS[self.kind].positions("ocs0"),
+            {t for text in self.graced for t in circuit(text, self.kind).terminals},
         )
+
+
+@pytest.mark.parametrize(
+    ("facts", "first", "reason"),
+    [
+        (Facts(up=("1-2",)), (), None),
+        (Facts(up=("1-2",), moving=("2-3",)), (), Reason.MOVING),
+        (Facts(up=("1-2",), live=("1-2",)), (), Reason.LOCKED),
+        (Facts(up=("1-2",)), ("1-2",), Reason.RESERVED),
+        (Facts(up=("1-2",), graced=("1-2",)), (), Reason.GRACE),
+        (Facts(extra=((1, 8), (8, 1))), (), Reason.FOREIGN),
+    ],
+)
+def test_what_is_to_be_cleared_goes_unless_there_is_a_reason_against_it(
+    facts: Facts, first: tuple[str, ...], reason: Reason | None
+) -> None:
+    built = facts.build()
+    pairs = tuple(pair for pair in built.holder.values() if 1 in pair)
+    wants = [Want("first", tuple(map(circuit, first))), Want("clear", (), pairs)]
+    made = plan(built, wants)
+    assert {blocked.because.reason for blocked in made.blocked} == ({reason} if reason else set())
+    assert set(made.remove) == (set() if reason else set(pairs))
 
 
 def circuit(text: str, kind: CircuitKind = CircuitKind.DUPLEX) -> Circuit:

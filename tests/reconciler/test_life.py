@@ -277,12 +277,13 @@ def test_another_fabric_is_taken_in_a_pause_in_which_nothing_is_decided() -> Non
     async def main() -> None:
         world = World()
         await world.runtime.start()
-        engine = Engine(small_fabric(hosts=2), CoreSettings(), start=1)
+        engine = world.runtime.engine
         fresh = FakeSwitch()
         async with world.runtime.paused():
             with pytest.raises(CoreError, match="reading its switches"):
                 world.runtime.require_ready()
-            await world.runtime.use(engine, {"ocs0": fresh})
+            engine.change_fabric(small_fabric(hosts=2), {})
+            await world.runtime.use({"ocs0": fresh})
         world.runtime.require_ready()
         assert world.runtime.engine is engine
         assert world.switch.closed
@@ -291,7 +292,7 @@ def test_another_fabric_is_taken_in_a_pause_in_which_nothing_is_decided() -> Non
     run_virtual(main)
 
 
-def test_no_pause_begins_while_a_device_step_is_in_flight() -> None:
+def test_a_pause_waits_for_the_device_step_in_flight() -> None:
     async def main() -> None:
         async def slow() -> None:
             await asyncio.sleep(3)
@@ -299,9 +300,29 @@ def test_no_pause_begins_while_a_device_step_is_in_flight() -> None:
         world = await World(switch=FakeSwitch(behave=slow)).start()
         world.arrive("pair-0", 0, 0, 1)
         await world.settle()
+        assert world.switch.matching == set()
+        async with world.runtime.paused():
+            assert world.switch.matching != set(), "it has ended"
+            assert world.granted(0) == [("pair-0", 0)], "and nothing of it is lost"
+
+    run_virtual(main)
+
+
+def test_no_pause_begins_while_a_device_step_does_not_end() -> None:
+    async def main() -> None:
+        hangs = asyncio.Event()
+
+        async def forever() -> None:
+            await hangs.wait()
+
+        world = await World().start()
+        world.switch.behave_reading = forever
+        world.arrive("pair-0", 0, 0, 1)
+        await world.settle()
         with pytest.raises(CoreError, match="step is in flight"):
             async with world.runtime.paused():
                 pytest.fail("it began")
+        hangs.set()
         await asyncio.sleep(4)
         assert world.granted(0) == [("pair-0", 0)], "and everything goes on"
 

@@ -10,6 +10,9 @@ from opus_sdn.intent.changes import (
     Change,
     CircuitsObserved,
     CircuitsOwned,
+    DirectiveGiven,
+    DirectiveKind,
+    DirectiveWithdrawn,
     EventAppended,
     IntentState,
     JobLetGo,
@@ -104,6 +107,16 @@ def test_a_fabric_that_contradicts_itself_is_refused_and_harms_nothing(
     with pytest.raises(StoreError, match=said):
         store.put_fabric("one", ports, rails)
     assert store.put_fabric("two", PORTS, RAILS) == 1
+
+
+def test_directives_hold_by_number_until_they_are_withdrawn(store: Store) -> None:
+    drain = DirectiveGiven(DirectiveKind.DRAIN, "h0:0:0", 2, 7.25, {"by": "ann", "force": False})
+    circuit = DirectiveGiven(DirectiveKind.CIRCUIT, "h0:0:0", 1, 7.0, {"by": "b\u00f6b", "ends": ["a", "b"]})
+    write(store, drain, circuit, DirectiveWithdrawn(DirectiveKind.QUEUED, "never given"))
+    assert store.snapshot().directives == (circuit, drain)
+    again = DirectiveGiven(DirectiveKind.DRAIN, "h0:0:0", 3, 8.0, {"by": "eve", "force": True})
+    write(store, again, DirectiveWithdrawn(DirectiveKind.CIRCUIT, "h0:0:0"))
+    assert store.snapshot().directives == (again,)
 
 
 def test_a_grant_stores_every_lock_the_mark_and_the_intent(store: Store) -> None:

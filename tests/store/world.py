@@ -10,6 +10,9 @@ from opus_sdn.intent.changes import (
     Change,
     CircuitsObserved,
     CircuitsOwned,
+    DirectiveGiven,
+    DirectiveKind,
+    DirectiveWithdrawn,
     EventAppended,
     GroupChecked,
     IntentMoved,
@@ -120,6 +123,7 @@ class World:
         self._steps: dict[int, tuple[str, StepState]] = {}
         self._step = 0
         self._batch = 0
+        self._told = 0
         self._extra: list[Change] = []
 
     def batches(self, count: int) -> list[Batch]:
@@ -129,7 +133,13 @@ class World:
         self._batch += 1
         changes: list[Change] = []
         for _ in range(self._random.randint(1, 4)):
-            acts = [self._run] * 4 + [self._group, self._leave, self._switch, self._step_move]
+            acts = [self._run] * 4 + [
+                self._group,
+                self._leave,
+                self._switch,
+                self._step_move,
+                self._directive,
+            ]
             if self._random.random() < 0.15:
                 acts = [self._job]
             changes += self._random.choice(acts)()
@@ -215,6 +225,14 @@ class World:
         stale = self._random.random() < 0.1
         left = RankLeft(job.name, job.incarnation - stale, self._random.randrange(self.RANKS))
         return [left, self._event("rank.left", job)]
+
+    def _directive(self) -> list[Change]:
+        kind, name = self._random.choice(list(DirectiveKind)), self._random.choice(["h0:0:0", "h1:0:0"])
+        if self._random.random() < 0.4:
+            return [DirectiveWithdrawn(kind, name)]
+        self._told += 1
+        data: dict[str, object] = {"by": "ann", "force": self._random.random() < 0.5}
+        return [DirectiveGiven(kind, name, self._told, self._told / 4, data), self._event("told")]
 
     def _switch(self) -> list[Change]:
         switch = self._random.choice(["sw0", "sw1"])

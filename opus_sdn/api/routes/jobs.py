@@ -12,6 +12,7 @@ from opus_sdn.api.body import JsonBody
 from opus_sdn.api.former import VOUCHED, FormerJobs
 from opus_sdn.api.job_documents import JobAnswer, JobDocument, JobPage, JobSummary
 from opus_sdn.api.jobs_seen import job_document, job_summary, jobs_seen
+from opus_sdn.api.operator_documents import QueuedDocument
 from opus_sdn.api.routes.common import (
     FATAL,
     Cursor,
@@ -45,10 +46,11 @@ _STALE = (Problem.UNKNOWN_JOB, Problem.STALE_INCARNATION)
     "/jobs/{job}",
     operation_id="put_job",
     summary="Declare a job: a new nonce starts a new incarnation",
-    response_model=JobAnswer,
+    response_model=JobAnswer | QueuedDocument,
     responses={
         200: {"description": "This nonce is known; nothing was changed", "model": JobAnswer},
         201: {"description": "A new incarnation was started", "model": JobAnswer},
+        202: {"description": "The job is queued until it can have its ports", "model": QueuedDocument},
         **problems_of(
             *_BODY,
             Problem.UNKNOWN_PLACE,
@@ -58,6 +60,9 @@ _STALE = (Problem.UNKNOWN_JOB, Problem.STALE_INCARNATION)
             Problem.RETRY_BUDGET,
             Problem.STALE_INCARNATION,
             Problem.UNROUTABLE,
+            Problem.PORT_DRAINED,
+            Problem.PORT_IN_USE,
+            Problem.LIMIT_EXCEEDED,
         ),
     },
     openapi_extra=bodies.described(JobRequest, examples.JOB),
@@ -67,16 +72,25 @@ async def put_job(
     response: Response,
     job: JobName,
     body: Annotated[JobRequest, Depends(JsonBody(JobRequest, "operator_body_max_bytes"))],
-) -> JobAnswer:
+) -> JobAnswer | QueuedDocument:
     """The placement of all ranks, their parallelism dimensions and a nonce that all ranks of this life share.
 
     A running incarnation of the same name ends: who declares it anew vouches that its processes are gone.
+    With `admission` `queue` a job whose ports are not free waits for them: declare it again, with the same
+    nonce, until it runs.
     """
     runtime = runtime_of(request)
     runtime.take_on()
     former = _former(request)
     spec, now = body.spec(job), runtime.now()
-    incarnation, created = runtime.engine.put_job(now, spec)
+    incarnation, created = runtime.engine.put_job(now, spec, queue=body.admission == "queue")
+    if incarnation == 0:
+        await runtime.stored()
+        waiting = {view.job: view for view in views.queue_view(runtime.engine)}.get(job)
+        if waiting is not None:
+            response.status_code = 202
+            return QueuedDocument.of(waiting)
+        incarnation, created = job_core(runtime, job).incarnation, True  # admitted in the same moment
     former.superseded(job)
     await runtime.stored()
     core = job_core(runtime, job)
