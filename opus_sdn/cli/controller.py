@@ -28,6 +28,7 @@ PAGE_ITEMS = 500  # the most that the controller gives at once
 PAGES_MAX = 20_000  # a controller that never says it is done must not keep us for ever
 REQUEST_S = 30.0
 CONNECT_S = 5.0
+NO_CONTENT = 204
 
 ControllerOption = Annotated[
     str,
@@ -113,6 +114,10 @@ class Controller:
         """POST, with a JSON body if there is one."""
         return self._ask("POST", path, params, body)
 
+    def delete(self, path: str, params: Params | None = None) -> Answer:
+        """DELETE; an answer without content is an empty object."""
+        return self._ask("DELETE", path, params)
+
     def pages(self, path: str, params: Params | None = None) -> Iterator[dict[str, Any]]:
         """Every page of a list, by its cursors."""
         cursor: str | None = None
@@ -177,7 +182,7 @@ class Controller:
             )
         except httpx.HTTPError as failed:
             raise self._unavailable(what, failed) from failed
-        document = self._document(response, what)
+        document = {} if response.status_code == NO_CONTENT else self._document(response, what)
         if response.is_success:
             return Answer(document, response.headers.get("etag"))
         raise _refusal(what, response.status_code, document)

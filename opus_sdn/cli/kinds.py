@@ -125,7 +125,7 @@ KINDS = {
                 job="job",
                 rank="rank",
                 circuit="circuit",
-                state=_flags("moving"),
+                state=_flags("moving", "drained"),
             ),
         ),
         Kind(
@@ -204,6 +204,34 @@ KINDS = {
                 circuits="circuits",
             ),
             by_job=True,
+        ),
+        Kind(
+            "directives",
+            "directive",
+            "name",
+            columns(
+                kind="kind",
+                name="name",
+                by="by",
+                since="since",
+                force="force",
+                done="done",
+                detail="detail",
+                reason=reason_text,
+            ),
+        ),
+        Kind(
+            "queue",
+            "queued",
+            "job",
+            columns(
+                position="position",
+                job="job",
+                owner="owner",
+                ranks="world_size",
+                since="since",
+                reason=reason_text,
+            ),
         ),
         Kind(
             "plans",

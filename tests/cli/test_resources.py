@@ -310,6 +310,7 @@ def test_what_has_no_description_of_its_own_is_shown_field_by_field(opus: Opus) 
         "Rank: 0",
         "Circuit: host0:0:1--host1:0:0",
         "Moving: no",
+        "Drained: no",
     ]
 
 

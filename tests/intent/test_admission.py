@@ -12,6 +12,7 @@ from opus_sdn.intent.directives import Operator
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.model import CoreSettings, JobSpec, PortChoice, RetryBudget
 from opus_sdn.intent.reasons import Reason
+from opus_sdn.intent.views import queue_view
 from tests.intent.bench import Bench
 from tests.intent.worlds import make_fabric, make_spec, places
 
@@ -90,6 +91,8 @@ def test_nobody_overtakes_a_job_that_was_queued_before_for_the_same_ports() -> N
         put(bench, "pushy", 3, 1, queue=False)
     assert "whose ports job wide was queued for, before" in refused.value.detail
     assert put(bench, "elsewhere", 4, 2) == 1
+    shown = [(view.job, view.position, view.world_size) for view in queue_view(bench.engine)]
+    assert shown == [("wide", 0, 4), ("late", 1, 2)]
     end(bench, "a")
     assert running(bench) == {"wide", "elsewhere"}
     assert queue(bench) == {"late": Reason.PORTS_TAKEN}
