@@ -226,8 +226,8 @@ def _spec_of(data: object) -> JobSpec:
     fields["dimensions"] = tuple(Dimension(**dimension) for dimension in fields["dimensions"])
     fields["port_choice"] = PortChoice(fields["port_choice"])
     fields["world_group"] = WorldGroup(fields["world_group"])
-    if fields["retry_budget"] is not None:
-        fields["retry_budget"] = RetryBudget(**fields["retry_budget"])
+    budget = fields["retry_budget"]
+    fields["retry_budget"] = None if budget is None else RetryBudget(**budget)
     return JobSpec(**fields)
 
 
