@@ -78,8 +78,9 @@ lint: $(STAMP) ## format, lint, types and import rules; changes nothing
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## how long grants take
+bench: $(STAMP) ## how long grants take, and replays
 	@$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.whatif
 
 soak: $(STAMP) postgres ## seeded simulations, store histories and fail-overs at many times their usual number (SCALE=20)
 	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py tests/store/test_stateful.py \

@@ -266,7 +266,7 @@ def _mode(mode: Mode | None, hints: str | None, step: Step) -> tuple[Mode, Hints
 
 
 def _sweep(given: argparse.Namespace) -> None:
-    from opus_sdn.whatif.sweep import points, sweep
+    from opus_sdn.whatif.sweeps import points, sweep
 
     latencies = given.latency_ns or [_times(given.network, 0.0, None)[1]]
     wanted = points(

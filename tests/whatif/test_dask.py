@@ -7,7 +7,7 @@ from distributed import LocalCluster
 
 from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.scenario import Mode
-from opus_sdn.whatif.sweep import points, sweep
+from opus_sdn.whatif.sweeps import points, sweep
 from tests.whatif.cases import EIGHT, EXPECTED, schedules, step
 
 WANTED = points([0, 10], [Mode.ON_DEMAND, Mode.PROVISION])

@@ -81,6 +81,14 @@ def test_the_bandwidth_sweep_is_the_published_one(bandwidth: str, memo: Memo) ->
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["fast", "exact"])
+def test_requests_are_rejected_and_votes_waited_for_as_often_as_published(exact: bool) -> None:
+    on_demand = replay(scenario(EIGHT, Mode.ON_DEMAND, 10), exact=exact).details
+    provisioned = replay(scenario(EIGHT, Mode.PROVISION, 10), exact=exact).details
+    assert (on_demand["rejected_requests"], provisioned["rejected_requests"]) == (2, 5)
+    assert on_demand["vote_waits"] == 198
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["fast", "exact"])
 @pytest.mark.parametrize(("mode", "short"), [(Mode.ON_DEMAND, "np"), (Mode.PROVISION, "pv")])
 @pytest.mark.parametrize("delay_ms", [0, 10])
 def test_every_node_starts_and_ends_when_the_published_timeline_says(

@@ -56,16 +56,27 @@ class Control:
         votes = self.votes(group)
         return [member for member, vote in votes.voted.items() if vote <= votes.finished_rounds]
 
-    def may_start(self, rank: int, group: int) -> tuple[bool, bool]:
-        """An attempt of `rank` to begin a collective on a switched group: may it, and must links move?"""
+    def vote(self, rank: int, group: int) -> bool:
+        """`rank` tries to begin its next collective on a switched group: whether all votes are there.
+
+        A further try changes nothing before somebody's vote or completion does.
+        """
         votes = self.votes(group)
         if votes.voted[rank] <= votes.finished[rank]:
             votes.voted[rank] += 1
-        if votes.voted[rank] - votes.finished_rounds > 1 or self.missing_votes(group):
+        if (
+            votes.voted[rank] - votes.finished_rounds > 1
+            or min(votes.voted.values()) <= votes.finished_rounds
+        ):
             self.votes_waited += 1
-            return False, False
+            return False
+        return True
+
+    def may_start(self, rank: int, group: int) -> tuple[bool, bool]:
+        """With all votes there: may `rank` begin, and must links move? The first of a round asks for them."""
+        votes = self.votes(group)
         moves = False
-        if votes.started_rounds == votes.finished_rounds:  # this rank is the leader
+        if votes.started_rounds == votes.finished_rounds:
             self._set(rank, 0)
             accepted, moves = self._request()
             if not accepted:

@@ -15,12 +15,13 @@ from opus_sdn.whatif.peer.order import Chain, UnknownOrderError
 from opus_sdn.whatif.peer.ranks import Ranks
 from opus_sdn.whatif.peer.solve import Puzzle, Solution, Solver
 from opus_sdn.whatif.peer.uses import Change, Due, Falling, Link, MessageUse, OrderOf, RingUse
-from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, START, Flight, Free, Pulse, Root, Wire
+from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, START, Flight, Free, Root, Wire
 from opus_sdn.whatif.result import Result
 from opus_sdn.whatif.rings import Ring, flight_ns
 from opus_sdn.whatif.scenario import Scenario
 
 _AT_ONCE: Chain = (0, None)
+_UNKNOWN = (-NEVER, NEVER)  # when an event was put into the queue, where that is not told
 _NO_FREES: list[Falling] = []
 
 
@@ -62,20 +63,24 @@ class FastEngine(Ranks):
         self._untouched = 0  # links that nobody has used, and that are busy for the nanosecond after a change
         self._drain_known = True
         self._drained_at: int | None = None
+        self._drained_by = _UNKNOWN
+        self._all_past = False  # nothing is on the agenda: what happens in this nanosecond has happened
 
     def run(self) -> Result:
         """The whole step. Raises UnknownOrderError where the exact engine has to be asked."""
         try:
-            self._install()
+            self._install(_UNKNOWN)
             for rank in range(self._n):
                 self.schedule(rank)
             while True:
                 self._go_on()
                 before = self._number
                 self.now = max(self.now, self._last_event())
+                self._all_past = True
                 for _ in range(2):
                     for rank in range(self._n):
                         self.schedule(rank)
+                self._all_past = False
                 if self._number == before:
                     break
         except (TypeError, RecursionError) as error:
@@ -95,10 +100,10 @@ class FastEngine(Ranks):
                     self._drain_known = True
                 drained = self._drained_at
                 if drained is not None and (not times or drained <= times[0]):
-                    if times and drained == times[0]:
+                    if times and drained == times[0] and not self._drain_first(agenda[drained]):
                         raise UnknownOrderError("a drain ends in the nanosecond of another event")
                     self.now = drained
-                    self._install()
+                    self._install(self._drained_by)
                     continue
             if not times:
                 return
@@ -245,9 +250,11 @@ class FastEngine(Ranks):
         self._needed = self._count_busy()
         self._drain_known = False
         if not self._needed:
-            if any(free.time == self.now for link in self._links.values() for free in link.frees):
+            if not self._all_past and any(
+                free.time == self.now for link in self._links.values() for free in link.frees
+            ):
                 raise UnknownOrderError("a link falls free in the nanosecond of a request")
-            self._install()
+            self._install(_UNKNOWN)
 
     def _message_key(self, rank: int, position: int, source: int, destination: int) -> tuple[int, ...]:
         size = self.programs[rank].graph.operations[position].size
@@ -334,12 +341,7 @@ class FastEngine(Ranks):
         ]
         link = use.link
         flights = tuple([self._flight(use.size, topology, link) for topology in use.topologies])
-        pulses = tuple(
-            [
-                Pulse(change.time - base, change.free(link.source, link.destination) - base)
-                for change in use.changes
-            ]
-        )
+        pulses = tuple([change.pulse(link, base) for change in use.changes])
         wire = use.wire = Wire(self._solver.chains, 0, use.busy, frees, flights, pulses)
         start, flight, chain, root = wire.send(0, None, None, (START, 0, 0))
         if start == NEVER:
@@ -412,7 +414,7 @@ class FastEngine(Ranks):
         link = self._links.get(key)
         if link is None:
             link = self._links[key] = Link(source, destination)
-            if self._change is not None and self.now <= self._change.time + 1:
+            if self._change is not None and self.now + self._all_past <= self._change.time + 1:
                 link.change(self._change)
                 if self._untouched:
                     self._untouched -= 1
@@ -421,7 +423,7 @@ class FastEngine(Ranks):
     def _take(self, link: Link, use: RingUse | MessageUse) -> None:
         if link.user is not None:
             raise UnknownOrderError("two operations use one link")
-        past = link.settle(self.now)
+        past = link.settle(self.now + self._all_past)
         if self.control.draining:
             self._fallen += [time for time in past if time > self._since]
         link.user = use
@@ -449,7 +451,7 @@ class FastEngine(Ranks):
         count = 0
         for link in self._links.values():
             if link.user is None:
-                link.settle(now)
+                link.settle(now + self._all_past)
                 if link.frees and link.frees[0].time == now:
                     raise UnknownOrderError("a link falls free in the nanosecond of a request")
                 count += link.busy
@@ -457,10 +459,10 @@ class FastEngine(Ranks):
             if base == now and isinstance(link.user, MessageUse) and wire.marks[-1:] == [0]:
                 count += 1  # sent in this very nanosecond, and before this request: it is known already
             else:
-                count += wire.busy_at(now - base, at_first)
+                count += wire.busy_at(now - base, at_first, all_past=self._all_past)
         self._untouched = 0
         change = self._change
-        if change is not None and now <= change.time + 1:
+        if change is not None and now + self._all_past <= change.time + 1:
             if now > change.time:
                 raise UnknownOrderError("links fall free in the nanosecond of a request")
             self._untouched = self._n * (self._n - 1) - len(self._links)
@@ -510,17 +512,36 @@ class FastEngine(Ranks):
                 a, b = link.source, link.destination
                 if end in times and before[a][b] != after[a][b]:
                     raise UnknownOrderError("a drain ends while more links fall free in one nanosecond")
+        put_in = [
+            free.inserted
+            for link in self._links.values()
+            if link.user is None
+            for free in link.frees
+            if free.time == end
+        ]
+        put_in += [base + time for _, base, wire, _ in self._wires() for time in wire.put_in(end - base)]
+        if self._untouched and self._change is not None and self._change.time + 1 == end:
+            put_in.append(self._change.time)
+        self._drained_by = (min(put_in), max(put_in))
         return end
 
-    def _install(self) -> None:
-        """The new topology comes: every link is made busy, and operations on them take another course."""
+    def _drain_first(self, due: list[tuple[Any, ...]]) -> bool:
+        """Whether the drain ends before all that is on the agenda for the same nanosecond."""
+        assert self._drained_at is not None
+        return all(self._drained_by[1] < self._drained_at + entry[0][0] for entry in due)
+
+    def _install(self, put_in: tuple[int, int]) -> None:
+        """The new topology comes: every link is made busy, and operations on them take another course.
+
+        `put_in` is when the event that it comes with was put into the queue.
+        """
         topologies = self.scenario.schedules.topologies
         now, old, new = self.now, self._installed, self.control.topology
         late = int(now + self.scenario.delay_ns + 1)
         self.control.draining = False
         self._untouched = 0
         self._installed = new
-        change = self._change = Change(now, late, self._number + 1, topologies[old], topologies[new])
+        change = self._change = Change(now, late, self._number + 1, topologies[old], topologies[new], put_in)
         self._number += self._n * self._n
         for source, destination in self._differences(old, new):
             key = source * self._n + destination

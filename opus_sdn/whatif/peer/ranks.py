@@ -50,6 +50,7 @@ class Ranks:
         self.ready_compute: list[list[int]] = [[] for _ in trace.ranks]
         self.ready_talk: list[list[int]] = [[] for _ in trace.ranks]
         self._ready_receives = [0] * len(trace.ranks)
+        self._voting: set[int] = set()  # groups that have been found to lack votes in this pass
         for rank, program in enumerate(self.programs):
             for position in program.roots:
                 self._make_ready(rank, position)
@@ -106,6 +107,7 @@ class Ranks:
         compute = self.ready_compute[rank]
         first = compute[0] if compute and self.computing[rank] == IDLE else NONE
         if self.ready_talk[rank] and (self.talking[rank] == IDLE or self._ready_receives[rank]):
+            self._voting.clear()
             for position in tuple(self.ready_talk[rank]):
                 if first < position:
                     self._compute(rank)
@@ -120,6 +122,7 @@ class Ranks:
         What waited for such a node becomes ready but is not tried in this pass.
         """
         program = self.programs[rank]
+        self._voting.clear()
         for position in sorted(self.ready_compute[rank] + self.ready_talk[rank]):
             if program.kinds[position] != COMPUTE:
                 self._try_talk(rank, position)
@@ -159,6 +162,12 @@ class Ranks:
         if kind == SEND:
             allowed, moves = self.control.may_send(rank, partner)
         elif self.switched[partner]:
+            if partner in self._voting:  # another try would find what the last one found
+                self.control.votes_waited += 1
+                return
+            if not self.control.vote(rank, partner):
+                self._voting.add(partner)
+                return
             allowed, moves = self.control.may_start(rank, partner)
         else:
             allowed = True

@@ -35,6 +35,13 @@ class Change:
     number: int  # of the event that frees link 0 -> 0; the others follow in order
     before: tuple[Row, ...]
     after: tuple[Row, ...]
+    put_in: tuple[int, int]  # the event that it comes with: into the queue not before and not after
+
+    def pulse(self, link: Link, base: int) -> Pulse:
+        """The change as one link sees it, in times relative to `base`."""
+        first, last = self.put_in
+        time = self.time - base
+        return Pulse(time, self.free(link.source, link.destination) - base, first - base, last - base)
 
     def free(self, source: int, destination: int) -> int:
         """When a link is free again."""
@@ -173,13 +180,7 @@ class RingUse:
                 (self.busy[member], tuple([(free.time - base, free.inserted - base) for free in falling]))
             )
             seen = self.changes[self.epochs[member] :] if link is not None else []
-            pulses.append(
-                tuple(
-                    Pulse(change.time - base, change.free(link.source, link.destination) - base)
-                    for change in seen
-                    if link is not None
-                )
-            )
+            pulses.append(tuple(change.pulse(link, base) for change in seen if link is not None))
         return Puzzle(
             self.ring,
             endpoint_ns,

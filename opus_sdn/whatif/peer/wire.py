@@ -33,10 +33,15 @@ class Free(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """A change of topology as one link sees it: when it comes, and when the link is free again."""
+    """A change of topology as one link sees it: when it comes, and when the link is free again.
+
+    The event that it comes with was put into the queue at `first` at the earliest and `last` at the latest.
+    """
 
     time: int
     free: int
+    first: int
+    last: int
 
 
 class Wire:
@@ -46,9 +51,11 @@ class Wire:
         "_chains",
         "_epoch",
         "_flights",
+        "_idles_put_in",
         "_last",
         "_place",
         "_pulses",
+        "_sent_before",
         "busy",
         "frees",
         "idles",
@@ -71,8 +78,10 @@ class Wire:
         self._pulses = pulses
         self._epoch = 0
         self._last = -NEVER  # when the last message started
+        self._sent_before = False  # in the nanosecond of the next pulse, but before it
         self.marks: list[int] = []  # when it became busy
         self.idles: list[int] = []  # when it fell free with nothing to send
+        self._idles_put_in: list[int] = []
 
     def send(
         self, time: int, gap: int | None, chain: Chain | None, root: Root
@@ -96,7 +105,7 @@ class Wire:
                     if flight is not None:
                         time, chain, root = free.time, free.chain, free.root
                         break
-                    self.idles.append(free.time)
+                    self._idle(free)
                 elif pulse != NEVER:
                     self._pulse()
                 else:
@@ -116,17 +125,25 @@ class Wire:
             self._settle(self._next_pulse())
             self._pulse()
 
-    def busy_at(self, time: int, at_first: bool) -> bool:
-        """Whether the link is busy at `time`; `at_first`: whether it was when it was taken."""
+    def busy_at(self, time: int, at_first: bool, *, all_past: bool) -> bool:
+        """Whether the link is busy at `time`; `at_first`: whether it was when it was taken.
+
+        `all_past`: what happens at `time` has happened.
+        """
         falls = self.idles + [free.time for free in self.frees]
         mark, idle = bisect_right(self.marks, time), bisect_right(falls, time)
         last_mark = self.marks[mark - 1] if mark else -NEVER
         last_idle = falls[idle - 1] if idle else -NEVER
-        if time in (last_mark, last_idle):
+        if time in (last_mark, last_idle) and not all_past:
             raise UnknownOrderError("a link changes in the nanosecond of a request")
         if not mark and not idle:
             return at_first
         return last_mark >= last_idle  # what falls free and is used again in one nanosecond is busy
+
+    def put_in(self, time: int) -> list[int]:
+        """When the events were put into the queue by which the link falls idle at `time`."""
+        found = [put_in for idle, put_in in zip(self.idles, self._idles_put_in, strict=True) if idle == time]
+        return found + [free.inserted for free in self.frees if free.time == time]
 
     def fallen_after(self, time: int) -> list[int]:
         """When the link falls free with nothing to send, after `time`, as far as is known."""
@@ -142,10 +159,8 @@ class Wire:
     def _go_on(self, time: int, gap: int | None) -> None:
         """Let happen what happens before the event at `time` that hands over the next message."""
         while self._next_pulse() <= time:
-            if self._next_pulse() == time:
-                if gap is None:  # the pulse is known to come later in the same nanosecond
-                    break
-                raise UnknownOrderError("a message is sent in the nanosecond of a reconfiguration")
+            if self._next_pulse() == time and self._before_pulse(time, gap):
+                break
             self._settle(self._next_pulse())
             self._pulse()
         self._settle(time - 1)
@@ -161,19 +176,36 @@ class Wire:
         while self.frees and self.frees[0].time <= until:
             self._free()
 
+    def _before_pulse(self, time: int, gap: int | None) -> bool:
+        """Whether the event that sends a message comes before the change of topology of its nanosecond."""
+        if gap is None:
+            return True
+        pulse = self._pulses[self._epoch]
+        if pulse.last < time - gap:
+            return False
+        if pulse.first <= time - gap or (self.frees and self.frees[0].time <= time):
+            raise UnknownOrderError("a message is sent in the nanosecond of a reconfiguration")
+        self._sent_before = True
+        return True
+
     def _free(self) -> None:
-        self.idles.append(self.frees.pop(0).time)
+        self._idle(self.frees.pop(0))
         self.busy = False
+
+    def _idle(self, free: Free) -> None:
+        self.idles.append(free.time)
+        self._idles_put_in.append(free.inserted)
 
     def _pulse(self) -> None:
         pulse = self._pulses[self._epoch]
-        if self._last == pulse.time:
+        if self._last == pulse.time and not self._sent_before:
             raise UnknownOrderError("a message starts in the nanosecond of a reconfiguration")
         self.busy = True
         self.marks.append(pulse.time)
         chain = self._chains.link((pulse.time - pulse.free,), None)
         self._add(Free(pulse.free, pulse.time, chain, (PULSE, self._place, self._epoch)))
         self._epoch += 1
+        self._sent_before = False
 
     def _add(self, free: Free) -> None:
         if any(other.time == free.time for other in self.frees):
