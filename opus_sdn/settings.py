@@ -136,6 +136,18 @@ class Settings(BaseSettings):
     operator_body_max_bytes: Count = Field(
         32 * MIB, ge=KIB, le=256 * MIB, description="Largest body on fabric and job routes, bytes"
     )
+    traces_dir: Path | None = Field(
+        None, description="Folder below which simulations may read files; absent: files are sent along"
+    )
+    simulations_running_max: Count = Field(1, ge=1, le=64, description="Most simulations at a time")
+    simulations_queued_max: Count = Field(16, ge=1, le=1000, description="Most simulations that wait")
+    simulations_kept_max: Count = Field(
+        32, ge=1, le=1000, description="Most ended simulations kept in memory; the oldest go first"
+    )
+    simulation_s_max: Seconds = Field(600.0, description="Seconds after which a simulation is ended")
+    simulation_memory_max_bytes: Count = Field(
+        2048 * MIB, ge=256 * MIB, le=1024 * 1024 * MIB, description="Memory of one simulation, bytes"
+    )
     witness: bool = Field(
         False, description="Emulated switches record changes under traffic that clients report"
     )

@@ -6,8 +6,9 @@ from fastapi import Depends, FastAPI
 
 from opus_sdn.api import pages, problems
 from opus_sdn.api.context import RequestContext
-from opus_sdn.api.routes import arrivals, events, fabric, groups, health, jobs, operators, waits
+from opus_sdn.api.routes import arrivals, events, fabric, groups, health, jobs, operators, simulations, waits
 from opus_sdn.api.routes.common import refuse_unknown_query, send_changes_to_the_leader
+from opus_sdn.api.simulations.keeper import Simulations
 from opus_sdn.api.term import Term
 from opus_sdn.settings import Settings
 
@@ -17,6 +18,7 @@ def create_app(settings: Settings, term: Term) -> FastAPI:
     app = routes_only()
     app.state.settings = settings
     app.state.event_streams = set()
+    app.state.simulations = Simulations(settings)
     use_term(app, term)
     app.add_middleware(RequestContext, start=term.start)
     return app
@@ -36,6 +38,10 @@ def routes_only() -> FastAPI:
     # The hot route is the first that a request is compared with.
     for part in (arrivals, fabric, jobs, groups, waits, operators, events):
         app.include_router(part.router, prefix=problems.PREFIX, dependencies=strict)
+    # Simulations decide nothing: whichever replica is asked runs them.
+    app.include_router(
+        simulations.router, prefix=problems.PREFIX, dependencies=[Depends(refuse_unknown_query)]
+    )
     app.include_router(health.router, dependencies=strict)
     pages.install(app)
     problems.install(app)

@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from opus_sdn.api.app import create_app, use_term
 from opus_sdn.api.fabric_keeper import Drivers
 from opus_sdn.api.replica import Replica, open_database
+from opus_sdn.api.simulations.keeper import Simulations
 from opus_sdn.api.term import StartError, Term, open_term
 from opus_sdn.api.witness import Witness
 from opus_sdn.fabric_file import FabricFileError
@@ -71,6 +72,11 @@ class Controller:
     def runtime(self) -> Runtime:
         """That of the newest term."""
         return self._term.runtime
+
+    @property
+    def _simulations(self) -> Simulations:
+        simulations: Simulations = self.app.state.simulations
+        return simulations
 
     @property
     def witness_address(self) -> str | None:
@@ -129,12 +135,14 @@ class Controller:
         if self._keeping is not None:
             self._keeping.cancel()
         self._term.runtime.refuse_work()
+        self._simulations.refuse_work()
 
     async def close(self) -> None:
         """Let the device steps in flight end and close everything; the circuits stay as they are."""
         self.refuse_work()
         if self._keeping is not None:
             await asyncio.wait({self._keeping})
+        await self._simulations.close()
         await self._end_term()
         if self._replica is not None:
             await self._replica.close()

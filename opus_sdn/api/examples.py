@@ -56,6 +56,19 @@ LINKS: dict[str, Any] = {
 DRAIN: dict[str, Any] = {"by": "ann", "detail": "cleaning the connector", "force": False}
 UNDRAIN: dict[str, Any] = {"by": "ann", "detail": "cleaned", "force": False}
 CIRCUIT: dict[str, Any] = {"by": "ann", "a": "gpu0:0:0", "b": "gpu3:0:0", "detail": "link test"}
+SIMULATION: dict[str, Any] = {
+    "label": "llama, 50 ms",
+    "inputs": {
+        "et": {"path": "llama/workload_et.tar.xz"},
+        "groups": {"name": "workload.json", "text": '{"0": [0, 1]}'},
+        "system": {"path": "llama/system.json"},
+        "schedules": {
+            "name": "schedules.txt",
+            "content": "QlcgMAowIDUwCjUwIDAKRU5ECkJXIDEKMCA1MAo1MCAwCkVORAo=",
+        },
+    },
+    "sweep": {"delays_ms": [10, 50, 100], "modes": ["on-demand", "provision"], "semantics": ["opus"]},
+}
 FABRIC: dict[str, Any] = {
     "version": 1,
     "hosts": ["gpu[0-3]"],

@@ -21,6 +21,7 @@ from opus_sdn.api.schemas import (
     JobRequest,
     LinksRequest,
 )
+from opus_sdn.api.simulations.request import SimulationRequest
 from opus_sdn.fabric_file import FabricSpec
 
 DESCRIPTION = """\
@@ -39,6 +40,7 @@ TAGS = [
     {"name": "waits", "description": "Who holds what, and who waits for what and why"},
     {"name": "operators", "description": "What operators tell, who waits for ports, and force"},
     {"name": "events", "description": "The history"},
+    {"name": "simulations", "description": "Replays of training steps on fabrics that need not exist"},
     {"name": "health", "description": "Probes"},
 ]
 BODIES = (
@@ -53,6 +55,7 @@ BODIES = (
     GroupRequest,
     GroupsRequest,
     JobRequest,
+    SimulationRequest,
     UndrainRequest,
 )
 PROBLEM = {

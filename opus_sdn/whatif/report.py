@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from opus_sdn.whatif.errors import CannotFinishError
 from opus_sdn.whatif.result import Result
 from opus_sdn.whatif.rings import ring_of
 from opus_sdn.whatif.scenario import Scenario
@@ -40,6 +42,21 @@ def document(scenario: Scenario, result: Result) -> Document:
         "details": result.details,
         "wall_s": round(result.wall_s, 4),
         "finish_ns_per_rank": result.finish_ns_per_rank,
+    }
+
+
+def stuck_document(scenario: Scenario, semantics: str, stuck: CannotFinishError) -> Document:
+    """What is known of a step that cannot finish: `finish_ns` is None, `cycle` says who waits for whom."""
+    return {
+        "semantics": semantics,
+        "mode": str(scenario.mode),
+        "delay_ms": scenario.delay_ns / 1e6,
+        "latency_ns": scenario.latency_ns,
+        "finish_ns": None,
+        "cannot_finish": str(stuck),
+        "stuck_at_ns": stuck.time_ns,
+        "unfinished_ranks": stuck.unfinished,
+        "cycle": [asdict(wait) for wait in stuck.cycle],
     }
 
 

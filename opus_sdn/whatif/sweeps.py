@@ -23,7 +23,7 @@ from opus_sdn.whatif.engine import Step, load_semantics, make_scenario, replay
 from opus_sdn.whatif.errors import CannotFinishError, InputError
 from opus_sdn.whatif.inputs.network import DEFAULT_LATENCY_NS
 from opus_sdn.whatif.inputs.schedules import Schedules
-from opus_sdn.whatif.report import Document, document
+from opus_sdn.whatif.report import Document, document, stuck_document
 from opus_sdn.whatif.scenario import Mode
 
 MAX_POINTS = 100_000
@@ -168,8 +168,7 @@ class Worker:
         try:
             result = replay(scenario, semantics=point.semantics, memo=self._memos[point.semantics])
         except CannotFinishError as error:
-            about |= {"semantics": point.semantics, "mode": str(point.mode), "delay_ms": point.delay_ms}
-            return about | {"latency_ns": point.latency_ns, "finish_ns": None, "cannot_finish": str(error)}
+            return about | stuck_document(scenario, point.semantics, error)
         return about | document(scenario, result)
 
 

@@ -55,6 +55,12 @@ def test_without_anything_given_the_documented_defaults_hold() -> None:
         "advertise": None,
         "rank_body_max_bytes": 262_144,
         "operator_body_max_bytes": 33_554_432,
+        "traces_dir": None,
+        "simulations_running_max": 1,
+        "simulations_queued_max": 16,
+        "simulations_kept_max": 32,
+        "simulation_s_max": 600,
+        "simulation_memory_max_bytes": 2_147_483_648,
         "witness": False,
     }
 
