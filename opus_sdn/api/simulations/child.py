@@ -31,7 +31,7 @@ from opus_sdn.whatif.errors import CannotFinishError, InputError
 from opus_sdn.whatif.inputs.hints import read_hints
 from opus_sdn.whatif.inputs.schedules import read_schedules
 from opus_sdn.whatif.report import document, stuck_document
-from opus_sdn.whatif.sweep import points, sweep
+from opus_sdn.whatif.sweeps import points, sweep
 
 TEXT_MAX = 4096  # of one text in a failure: a broken file may put megabytes into it
 PARENT_CHECK_S = 1.0
