@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import pwd
@@ -16,6 +17,7 @@ from pathlib import Path
 import psycopg
 
 PATIENCE_S = 60.0
+PR_SET_PDEATHSIG = 1
 MISSING = (
     "PostgreSQL's programs (initdb, postgres) are not found: install PostgreSQL 15 or newer, as with "
     "`apt-get install postgresql`, or name their folder in OPUS_TEST_POSTGRES_BIN. `make test POSTGRES=no` "
@@ -71,7 +73,13 @@ class PostgresServer:
         command = [str(self._bin / "postgres"), "-D", str(self._data)]
         # A group of its own: Ctrl-C is for the tests, which end it.
         self._process = subprocess.Popen(
-            command, stdout=log, stderr=log, user=self._user, start_new_session=True, cwd=self.folder
+            command,
+            stdout=log,
+            stderr=log,
+            user=self._user,
+            start_new_session=True,
+            cwd=self.folder,
+            preexec_fn=_end_with_the_tests,  # noqa: PLW1509  # one call, no locks
         )
         log.close()
         give_up_at = time.monotonic() + PATIENCE_S
@@ -139,6 +147,11 @@ def _unprivileged() -> str:
         return pwd.getpwnam("postgres").pw_name
     except KeyError:
         return "nobody"
+
+
+def _end_with_the_tests() -> None:
+    """In the server's process: tests that are killed leave no server behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def _kill(process: int) -> None:
