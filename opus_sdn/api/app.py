@@ -29,6 +29,7 @@ def use_term(app: FastAPI, term: Term) -> None:
     app.state.runtime = term.runtime
     app.state.fabric = term.keeper
     app.state.former_jobs = term.former
+    app.state.plans = term.plans
 
 
 def routes_only() -> FastAPI:

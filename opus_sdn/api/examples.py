@@ -69,6 +69,11 @@ SIMULATION: dict[str, Any] = {
     },
     "sweep": {"delays_ms": [10, 50, 100], "modes": ["on-demand", "provision"], "semantics": ["opus"]},
 }
+PLAN: dict[str, Any] = {
+    "by": "ann",
+    "detail": "cleaning the connector",
+    "change": {"kind": "drain", "port": "gpu0:0:0"},
+}
 FABRIC: dict[str, Any] = {
     "version": 1,
     "hosts": ["gpu[0-3]"],

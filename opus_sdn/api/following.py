@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from opus_sdn.api.fabric_keeper import NO_FABRIC, Drivers, FabricKeeper
 from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.plan_book import PlanBook
 from opus_sdn.api.recovered import known_jobs, known_steps
 from opus_sdn.api.term import Term, core_settings
 from opus_sdn.fabric_file import FabricSpec
@@ -68,7 +69,7 @@ class Following:
         keeper = FabricKeeper(
             self._runtime, spec, before.fabric_generation, former, drivers=Drivers(), observations={}
         )
-        return Term(self._runtime, keeper, former)
+        return Term(self._runtime, keeper, former, PlanBook(self._runtime, keeper, before.directives))
 
     async def run(self, use: Callable[[Term], None]) -> None:
         """Hand on every new term, until cancelled."""

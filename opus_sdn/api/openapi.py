@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 from opus_sdn import __version__
 from opus_sdn.api.bodies import REF
 from opus_sdn.api.operator_schemas import CircuitRequest, DrainRequest, UndrainRequest
+from opus_sdn.api.plan_schemas import PlanRequest
 from opus_sdn.api.schemas import (
     AbortRequest,
     ArrivalsRequest,
@@ -55,6 +56,7 @@ BODIES = (
     GroupRequest,
     GroupsRequest,
     JobRequest,
+    PlanRequest,
     SimulationRequest,
     UndrainRequest,
 )

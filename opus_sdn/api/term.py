@@ -14,6 +14,7 @@ from pathlib import Path
 
 from opus_sdn.api.fabric_keeper import NO_FABRIC, Drivers, FabricKeeper, document_of, store_fabric
 from opus_sdn.api.former import FormerJobs
+from opus_sdn.api.plan_book import PlanBook
 from opus_sdn.api.recovered import known_jobs, known_steps
 from opus_sdn.api.witness import Witness
 from opus_sdn.fabric_file import FabricFileError, FabricSpec, parse_fabric
@@ -42,6 +43,7 @@ class Term:
     runtime: Runtime
     keeper: FabricKeeper
     former: FormerJobs
+    plans: PlanBook
     unsettled: bool = False  # there are device steps of which nobody has recorded how they ended
 
     @property
@@ -125,7 +127,9 @@ async def open_term(
         "term opened",
         extra={"start": start, "jobs": len(engine.state.active), "clean": before.clean},
     )
-    return Term(runtime, keeper, former, unsettled=bool(before.steps))
+    return Term(
+        runtime, keeper, former, PlanBook(runtime, keeper, before.directives), unsettled=bool(before.steps)
+    )
 
 
 def core_settings(settings: Settings) -> CoreSettings:

@@ -23,6 +23,7 @@ MODULES = {
     "describe": "describe",
     "apply": "apply",
     "observe": "observe",
+    "plan": "plan",
     "drain": "operate",
     "undrain": "operate",
     "circuit": "operate",

@@ -51,7 +51,7 @@ def put(state: CoreState, now: float, spec: JobSpec, *, queue: bool) -> int:
         return admit(state, now, spec)
     if not queue:
         raise refusal
-    _enqueue(state, now, spec, waiting, _because(refusal))
+    _enqueue(state, now, spec, waiting, because_of(refusal))
     return 0
 
 
@@ -165,7 +165,7 @@ def admit_queued(state: CoreState, now: float) -> None:
             except CoreError as error:
                 _drop(state, queued.spec.name, "cannot be admitted any more", detail=error.detail)
                 continue
-            queued.because = _because(refusal)
+            queued.because = because_of(refusal)
             ahead.append(queued)
 
 
@@ -235,5 +235,6 @@ def _before(state: CoreState, waiting: QueuedJob) -> list[QueuedJob]:
     return [queued for queued in state.queue.values() if queued.told.number < waiting.told.number]
 
 
-def _because(refusal: CoreError) -> Because:
+def because_of(refusal: CoreError) -> Because:
+    """The refusal as the reason of a job that waits instead."""
     return Because(REASONS[refusal.problem], refusal.detail, dict(refusal.data))

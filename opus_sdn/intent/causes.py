@@ -38,7 +38,7 @@ def wants_on(state: CoreState, switch: str) -> tuple[list[Want], Causes]:
     hints: list[Want] = []
     seeds: list[Want] = []
     causes: Causes = {}
-    told = [_told(state, directive) for directive in directives_on(state, switch)]
+    told = [told_want(state, directive) for directive in directives_on(state, switch)]
     causes.update({directive.key: (None, directive) for directive in directives_on(state, switch)})
     repaired = {rail.name for rail in state.fabric.rails if rail.drift is DriftPolicy.AUTO}
     for job in state.active.values():
@@ -70,7 +70,8 @@ def directives_on(state: CoreState, switch: str) -> list[Directive]:
     return [*drains, *kept_up]
 
 
-def _told(state: CoreState, directive: Directive) -> Want:
+def told_want(state: CoreState, directive: Directive) -> Want:
+    """What a directive needs on its switch now."""
     if isinstance(directive, ManualCircuit):
         return Want(directive.key, (directive.circuit,))
     switch = state.switches[directive.switch]

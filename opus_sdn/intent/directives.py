@@ -58,23 +58,10 @@ class Holder:
 
 def drain_port(state: CoreState, now: float, name: str, who: Operator) -> Drain:
     """No circuit for a port from now on. CoreError `not-found`, `port-in-use`, `locked`; force goes first."""
-    port = port_named(state.fabric, name)
+    port, terminals, manual, holders = check_drain(state, name, who)
     known = state.drains.get(port)
     if known is not None and (known.told.force or not who.force):
         return known
-    terminals = terminals_of_port(state.fabric, port)
-    holders = holders_at(state, terminals)
-    manual = next((m for m in state.manual.values() if not set(m.terminals).isdisjoint(terminals)), None)
-    if manual is not None and not who.force:
-        raise CoreError(
-            Problem.PORT_IN_USE,
-            f"port {port} has the circuit {manual.circuit.id}, which {manual.told.by} keeps up; take that "
-            "back first, or say force",
-            port=str(port),
-            circuit=manual.circuit.id,
-        )
-    if holders and not who.force:
-        raise _locked(f"port {port} carries traffic", holders)
     if manual is not None:
         _withdraw(state, DirectiveKind.CIRCUIT, manual.circuit.id)
         del state.manual[manual.circuit.id]
@@ -90,6 +77,29 @@ def drain_port(state: CoreState, now: float, name: str, who: Operator) -> Drain:
     _audit(state, "port.drained", who, at.rail, at.switch, port=str(port), before=before, drained=True)
     close_and_open(state)
     return drain
+
+
+def check_drain(
+    state: CoreState, name: str, who: Operator
+) -> tuple[Port, tuple[Terminal, ...], ManualCircuit | None, tuple[Holder, ...]]:
+    """The port, its terminals, and the circuit and locks that force would go before. CoreError as above."""
+    port = port_named(state.fabric, name)
+    terminals = terminals_of_port(state.fabric, port)
+    if port in state.drains and not who.force:
+        return port, terminals, None, ()
+    holders = holders_at(state, terminals)
+    manual = next((m for m in state.manual.values() if not set(m.terminals).isdisjoint(terminals)), None)
+    if manual is not None and not who.force:
+        raise CoreError(
+            Problem.PORT_IN_USE,
+            f"port {port} has the circuit {manual.circuit.id}, which {manual.told.by} keeps up; take that "
+            "back first, or say force",
+            port=str(port),
+            circuit=manual.circuit.id,
+        )
+    if holders and not who.force:
+        raise _locked(f"port {port} carries traffic", holders)
+    return port, terminals, manual, holders
 
 
 def undrain_port(state: CoreState, name: str, who: Operator) -> None:
@@ -112,23 +122,10 @@ def want_circuit(state: CoreState, now: float, a: str, b: str, who: Operator) ->
     """Keep a circuit between two ports up. CoreError `not-found`, `unroutable`, `port-drained`,
     `port-in-use`, `locked`; force goes before jobs and their locks, never before another operator.
     """
-    circuit = circuit_between(state.fabric, a, b)
+    circuit, holders, users = check_circuit(state, a, b, who)
     known = state.manual.get(circuit.id)
     if known is not None and (known.told.force or not who.force):
         return known
-    _require_open(state, circuit)
-    holders = holders_at(state, circuit.terminals, but=circuit)
-    users = [job for job in state.active.values() if not job.terminals.isdisjoint(circuit.terminals)]
-    if holders and not who.force:
-        raise _locked(f"a port of circuit {circuit.id} carries traffic", holders)
-    if users and not who.force:
-        raise CoreError(
-            Problem.PORT_IN_USE,
-            f"a port of circuit {circuit.id} belongs to job {users[0].spec.name}; end the job first, or say "
-            "force",
-            circuit=circuit.id,
-            job=users[0].spec.name,
-        )
     rail = next(rail for rail in state.fabric.rails if rail.name == circuit.rail)
     manual = ManualCircuit(_told(state, now, who), circuit, once=rail.drift is DriftPolicy.OBSERVE)
     manual.seen = manual.once and state.is_up(circuit)
@@ -153,14 +150,33 @@ def want_circuit(state: CoreState, now: float, a: str, b: str, who: Operator) ->
     return manual
 
 
+def check_circuit(
+    state: CoreState, a: str, b: str, who: Operator
+) -> tuple[Circuit, tuple[Holder, ...], list[JobCore]]:
+    """The circuit, and the locks and jobs that force would go before. CoreError as above."""
+    circuit = circuit_between(state.fabric, a, b)
+    if circuit.id in state.manual and not who.force:
+        return circuit, (), []
+    _require_open(state, circuit)
+    holders = holders_at(state, circuit.terminals, but=circuit)
+    users = [job for job in state.active.values() if not job.terminals.isdisjoint(circuit.terminals)]
+    if holders and not who.force:
+        raise _locked(f"a port of circuit {circuit.id} carries traffic", holders)
+    if users and not who.force:
+        raise CoreError(
+            Problem.PORT_IN_USE,
+            f"a port of circuit {circuit.id} belongs to job {users[0].spec.name}; end the job first, or say "
+            "force",
+            circuit=circuit.id,
+            job=users[0].spec.name,
+        )
+    return circuit, holders, users
+
+
 def drop_circuit(state: CoreState, name: str, who: Operator) -> ManualCircuit:
     """The circuit is nobody's from now on; it stays until its ports are needed. CoreError `not-found`."""
-    manual = state.manual.pop(name, None)
-    if manual is None:
-        known = ", ".join(list(state.manual)[:HOLDERS_SHOWN_MAX]) or "none"
-        raise CoreError(
-            Problem.NOT_FOUND, f"no operator keeps a circuit {name!r} up; kept up: {known}", circuit=name
-        )
+    manual = kept_circuit(state, name)
+    del state.manual[name]
     _withdraw(state, DirectiveKind.CIRCUIT, name)
     before: dict[str, object] = {"kept_up": True, "by": manual.told.by, "since": manual.told.at}
     circuit = manual.circuit
@@ -175,6 +191,17 @@ def drop_circuit(state: CoreState, name: str, who: Operator) -> ManualCircuit:
         kept_up=False,
     )
     close_and_open(state)
+    return manual
+
+
+def kept_circuit(state: CoreState, name: str) -> ManualCircuit:
+    """An operator's circuit by its id. CoreError `not-found`."""
+    manual = state.manual.get(name)
+    if manual is None:
+        known = ", ".join(list(state.manual)[:HOLDERS_SHOWN_MAX]) or "none"
+        raise CoreError(
+            Problem.NOT_FOUND, f"no operator keeps a circuit {name!r} up; kept up: {known}", circuit=name
+        )
     return manual
 
 

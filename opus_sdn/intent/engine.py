@@ -15,6 +15,7 @@ from opus_sdn.intent import (
     admission,
     directives,
     drift,
+    dry_run,
     failing,
     links,
     recovery,
@@ -25,6 +26,7 @@ from opus_sdn.intent import (
 )
 from opus_sdn.intent.changes import Batch, DirectiveGiven, GroupChecked, StepState
 from opus_sdn.intent.directives import Holder, Operator
+from opus_sdn.intent.dry_run import Change, Outcome
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.fabric import CrossConnect, Fabric
@@ -331,6 +333,10 @@ class Engine:
     ) -> tuple[Holder, ...]:
         """Take locks of a job, of one rank, or of one grant of it away."""
         return directives.release_locks(self.state, now, who, job, incarnation, rank, no)
+
+    def look(self, now: float, change: Change, who: Operator) -> Outcome:
+        """What a change would do; nothing is done."""
+        return dry_run.look(self.state, now, change, who)
 
     def why_not_fabric(self, fabric: Fabric) -> CoreError | None:
         """Why another fabric cannot come into force now: it changes a port in use. None when it can."""

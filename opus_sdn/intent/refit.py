@@ -18,23 +18,23 @@ def why_not(state: CoreState, fabric: Fabric) -> CoreError | None:
     for job in state.active.values():
         for rank, place in enumerate(job.spec.placement):
             for index in range(state.fabric.ports_per_gpu):
-                changed = _changed(state.fabric, fabric, Port(place.host, place.slot, index))
-                if changed is not None:
+                found = changed(state.fabric, fabric, Port(place.host, place.slot, index))
+                if found is not None:
                     return CoreError(
                         Problem.PORT_IN_USE,
                         f"job {job.spec.name} runs, and its rank {rank} uses port {place.host}:{place.slot}:"
-                        f"{index}, {changed}; end the job first, or leave what it uses as it is",
+                        f"{index}, {found}; end the job first, or leave what it uses as it is",
                         job=job.spec.name,
                         rank=rank,
                         port=f"{place.host}:{place.slot}:{index}",
                     )
     for manual in state.manual.values():
         for port in (manual.circuit.a, manual.circuit.b):
-            changed = _changed(state.fabric, fabric, port)
-            if changed is not None:
+            found = changed(state.fabric, fabric, port)
+            if found is not None:
                 return CoreError(
                     Problem.PORT_IN_USE,
-                    f"{manual.told.by} keeps the circuit {manual.circuit.id} up on port {port}, {changed}; "
+                    f"{manual.told.by} keeps the circuit {manual.circuit.id} up on port {port}, {found}; "
                     "take that back first, or leave what it uses as it is",
                     circuit=manual.circuit.id,
                     port=str(port),
@@ -42,7 +42,7 @@ def why_not(state: CoreState, fabric: Fabric) -> CoreError | None:
     return None
 
 
-def _changed(old: Fabric, new: Fabric, port: Port) -> str | None:
+def changed(old: Fabric, new: Fabric, port: Port) -> str | None:
     """What becomes of a port; None when it stays as it is."""
     before = old.attachment(port)
     try:

@@ -13,12 +13,19 @@ from opus_sdn.intent.switches import Step
 def seed_job(state: CoreState, job: JobCore, circuits: dict[Circuit, int]) -> None:
     """Want the initial topology; it yields to every complete intent and is tried once."""
     job.owners.update({circuit.id: digit for circuit, digit in circuits.items()})
+    job.seed = seed_of(state, job, circuits)
+    if job.seed is not None:
+        switches = (circuit.switch for circuit in job.seed.circuits)
+        for switch in (*switches, *(at for at, _ in job.seed.leftovers)):
+            state.dirty_switches[switch] = None
+
+
+def seed_of(state: CoreState, job: JobCore, circuits: Iterable[Circuit]) -> Seed | None:
+    """What is missing of an initial topology, and what is left over; None when it is there."""
+    circuits = list(circuits)
     missing = tuple(circuit for circuit in circuits if not state.is_up(circuit))
     leftovers = _leftovers(state, job, circuits) if circuits else ()
-    if missing or leftovers:
-        job.seed = Seed(missing, leftovers)
-        for switch in (*(circuit.switch for circuit in missing), *(at for at, _ in leftovers)):
-            state.dirty_switches[switch] = None
+    return Seed(missing, leftovers) if missing or leftovers else None
 
 
 def _leftovers(

@@ -98,6 +98,38 @@ def test_which_locks_to_release_is_said_in_one_way(opus: Opus, arguments: tuple[
     assert (wrong.code, "give one of them" in wrong.err) == (2, True)
 
 
+def test_a_change_is_looked_at_before_it_is_made(url: str, opus: Opus) -> None:
+    seen = opus("plan", "circuit", "host0:0:0", "host1:0:0", "--by", "anna")
+    assert seen.code == 0
+    assert "0->2, 2->0" in seen.out
+    assert "nothing was changed" in seen.err
+    name = opus("plan", "drain", "host3:0:0", "-o", "json").json["id"]
+    assert "was applied" in opus("plan", "apply", name).err
+    assert "was applied" in opus("plan", "circuit", "host0:0:0", "host1:0:0", "--apply").err
+    kinds = [each["kind"] for each in opus("get", "directives", "-o", "json").json["directives"]]
+    assert kinds == ["circuit", "drain"]
+    refused = opus("plan", "drain", "host1:0:0", "--apply")
+    assert (refused.code, "it would be refused: port host1:0:0 has the circuit" in refused.err) == (1, True)
+    assert "409 stale-plan" in opus("plan", "apply", name).err
+
+
+def test_a_fabric_file_is_looked_at_too(url: str, opus: Opus, tmp_path: Path) -> None:
+    larger = tmp_path / "larger.yaml"
+    larger.write_text(generate_fabric(hosts=6, gpus_per_host=1, delay_ms=0))
+    assert opus("plan", "fabric", larger, "--apply", "-o", "json").json["applied_at"]
+    assert len(opus("get", "ports", "-o", "json").json["ports"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("move",), "CHANGE: is 'move'; known: drain"), (("circuit", "a"), "circuit takes a, b")],
+    ids=str,
+)
+def test_what_cannot_be_planned_is_said(opus: Opus, arguments: tuple[str, ...], said: str) -> None:
+    wrong = opus("plan", *arguments)
+    assert (wrong.code, said in wrong.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "method", "path"),
     [
@@ -107,6 +139,8 @@ def test_which_locks_to_release_is_said_in_one_way(opus: Opus, arguments: tuple[
         (("circuit", "drop", "a--b"), "DELETE", "/circuits/a--b"),
         (("release", "j.1.1.0", "--force"), "DELETE", "/locks/j.1.1.0"),
         (("withdraw", "j"), "DELETE", "/queue/j"),
+        (("plan", "drain", "h0:0:0"), "POST", "/plans"),
+        (("plan", "apply", "7-3"), "POST", "/plans/7-3/apply"),
     ],
     ids=str,
 )

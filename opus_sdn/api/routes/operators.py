@@ -16,6 +16,9 @@ from opus_sdn.api.operator_documents import (
     ReleasedDocument,
 )
 from opus_sdn.api.operator_schemas import CircuitRequest, DrainRequest, UndrainRequest
+from opus_sdn.api.plan_book import PlanBook
+from opus_sdn.api.plan_documents import ChangePlanDocument
+from opus_sdn.api.plan_schemas import PlanRequest
 from opus_sdn.api.routes.common import (
     Cursor,
     IncarnationQuery,
@@ -37,6 +40,7 @@ _ACT = (Problem.NOT_LEADER, Problem.NOT_READY, Problem.OVERLOADED)
 _BODY = (Problem.MALFORMED_JSON, Problem.BODY_TOO_LARGE, *_ACT)
 
 PortPath = Annotated[str, Path(max_length=300, description="Port, as host:slot:index")]
+PlanPath = Annotated[str, Path(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$", description="Plan", examples=["7-3"])]
 By = Annotated[str, Query(min_length=1, max_length=128, description="Who asks for it")]
 Detail = Annotated[str, Query(max_length=4096, description="Why, for whoever reads it later")]
 Force = Annotated[bool, Query(description="Goes before locks: traffic may be cut. Audited")]
@@ -231,6 +235,63 @@ async def withdraw_job(request: Request, job: JobName, by: By) -> Response:
     runtime.engine.withdraw_job(runtime.now(), job, by)
     await runtime.stored()
     return Response(status_code=204)
+
+
+@router.post(
+    "/plans",
+    operation_id="make_plan",
+    summary="Look at a change before it is made",
+    status_code=201,
+    responses=problems_of(*_BODY),
+    openapi_extra=bodies.described(PlanRequest, examples.PLAN),
+)
+async def make_plan(
+    request: Request,
+    response: Response,
+    body: Annotated[PlanRequest, Depends(JsonBody(PlanRequest, "operator_body_max_bytes"))],
+) -> ChangePlanDocument:
+    """Its device steps, the circuits that they disturb, what would stay blocked and why, or the problem with
+    which it would be refused now. Nothing is changed. The plan is kept for an hour, the newest 64 of them.
+    """
+    made = await _plans(request).make(body)
+    response.headers["Location"] = f"{request.url.path}/{made.id}"
+    return made
+
+
+@router.get(
+    "/plans/{plan}",
+    operation_id="get_plan",
+    summary="A change that was looked at",
+    responses=problems_of(Problem.NOT_FOUND),
+)
+async def get_plan(request: Request, plan: PlanPath) -> ChangePlanDocument:
+    """As it was made; `applied_at` says whether it was applied."""
+    return _plans(request).get(plan)
+
+
+@router.post(
+    "/plans/{plan}/apply",
+    operation_id="apply_plan",
+    summary="Make the change that was looked at",
+    responses=problems_of(
+        *_ACT,
+        Problem.NOT_FOUND,
+        Problem.STALE_PLAN,
+        Problem.LOCKED,
+        Problem.PORT_IN_USE,
+        Problem.PORT_DRAINED,
+    ),
+)
+async def apply_plan(request: Request, plan: PlanPath) -> ChangePlanDocument:
+    """Refused when the fabric or one of its switches has changed since, or when it would do anything else
+    than what it showed. It is told in the name of whoever made the plan.
+    """
+    return await _plans(request).apply(plan)
+
+
+def _plans(request: Request) -> PlanBook:
+    plans: PlanBook = request.app.state.plans
+    return plans
 
 
 def _directive(request: Request, kind: DirectiveKind, name: str) -> DirectiveDocument:
