@@ -17,13 +17,15 @@ from typing import Any, Protocol
 
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.errors import ControllerError, ControllerUnavailableError, OpusInitError
-from opus_sdn.shim.settings import ShimSettings
-from opus_sdn.shim.wire import job_path, read_job
+from opus_sdn.shim.settings import Admission, ShimSettings
+from opus_sdn.shim.wire import job_path, queue_path, read_job
 
 DEADLINE_SHARE = 0.9  # of the process group's timeout: the controller decides before torch's own watch does
 INVALID_SETTINGS = "invalid-settings"
+QUEUED = "queued"
 INITIAL_TOPOLOGY_S = 30.0
 INITIAL_TOPOLOGY_POLL_S = 0.02
+QUEUED_POLL_S = 1.0  # an admitted job must be heard of within its lease
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +151,7 @@ def _register(
     if (budget := settings.retry_budget) is not None:
         body["retry_budget"] = {"timeout": budget.timeout, "retry": budget.retry}
     try:
-        job = read_job(client.request("PUT", job_path(settings.job), body, retry_s=settings.init_s))
+        job = read_job(_admitted(body, settings, client, deadline_s))
     except ControllerError as refused:
         raise OpusInitError(refused.problem, refused.detail) from None
     except ControllerUnavailableError as absent:
@@ -167,6 +169,30 @@ def _register(
         "force_scale_out": settings.force_scale_out,
         "deadline_s": deadline_s,
     }
+
+
+def _admitted(
+    body: dict[str, Any], settings: ShimSettings, client: ControllerClient, deadline_s: float
+) -> dict[str, Any]:
+    """The answer to the registration once the job is not queued any more. OpusInitError when that is late."""
+    body = {**body, "admission": settings.admission.value} if settings.admission is Admission.QUEUE else body
+    give_up_at = time.monotonic() + deadline_s
+    said = ""
+    while True:
+        answer: dict[str, Any] = client.request("PUT", job_path(settings.job), body, retry_s=settings.init_s)
+        if answer.get("state") != QUEUED:
+            return answer
+        reason = str(answer.get("reason", {}).get("detail", "its ports are not free"))
+        if reason != said:
+            log.warning("job %s is queued: %s", settings.job, reason)
+            said = reason
+        if time.monotonic() >= give_up_at:
+            client.request("DELETE", queue_path(settings.job, settings.owner))
+            raise OpusInitError(
+                QUEUED,
+                f"job {settings.job} was still queued after {deadline_s:g} s: {reason}; it was withdrawn",
+            )
+        time.sleep(min(QUEUED_POLL_S, deadline_s))
 
 
 def _await_topology(wanted: str, job: str, client: ControllerClient) -> None:

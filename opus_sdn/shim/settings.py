@@ -31,6 +31,13 @@ INIT_S_DEFAULT = 30.0
 E = TypeVar("E", bound=StrEnum)
 
 
+class Admission(StrEnum):
+    """What becomes of a job whose ports are not free: refused at once, or queued until they are."""
+
+    REFUSE = "refuse"
+    QUEUE = "queue"
+
+
 class Mode(StrEnum):
     """`off`: plain gloo and NCCL, no controller. `on-demand`: every operation across hosts asks first."""
 
@@ -65,6 +72,7 @@ class ShimSettings:
     port_choice: PortChoice = PortChoice.STANDARD
     world_group: WorldGroup = WorldGroup.AUTO
     initial_topology: str | None = None
+    admission: Admission = Admission.REFUSE
     token_file: Path | None = None
     ca_file: Path | None = None
     witness: str | None = None  # host:port
@@ -97,6 +105,7 @@ def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
         port_choice=_choice(env, "OPUS_PORT_CHOICE", PortChoice, PortChoice.STANDARD),
         world_group=_choice(env, "OPUS_WORLD_GROUP", WorldGroup, WorldGroup.AUTO),
         initial_topology=_topology(env),
+        admission=_choice(env, "OPUS_ADMISSION", Admission, Admission.REFUSE),
         token_file=_file(env, "OPUS_TOKEN_FILE"),
         ca_file=_file(env, "OPUS_CA_FILE"),
         witness=_host_port(env, "OPUS_WITNESS"),

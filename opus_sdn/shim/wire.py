@@ -44,6 +44,11 @@ def job_path(job: str, *rest: str) -> str:
     return "/".join((f"{PREFIX}/jobs/{quote(job, safe='')}", *(quote(part, safe="") for part in rest)))
 
 
+def queue_path(job: str, by: str) -> str:
+    """Path of a queued job, and who takes it out."""
+    return f"{PREFIX}/queue/{quote(job, safe='')}?by={quote(by, safe='')}"
+
+
 def connection_path(job: str, connection: str) -> str:
     """Path of one connection of a job."""
     return f"{PREFIX}/connections/{quote(connection, safe='')}?job={quote(job, safe='')}"
