@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import trustme
 
 from opus_sdn.drivers.base import (
+    AmbiguousError,
     ConflictMode,
     Description,
     DriverError,
@@ -21,6 +23,8 @@ from opus_sdn.drivers.base import (
 )
 from opus_sdn.drivers.pairs import PortId
 from opus_sdn.drivers.polatis.open import open_polatis
+from opus_sdn.drivers.polatis.restconf import RestconfTransport
+from opus_sdn.drivers.polatis.wire import WirePort
 from opus_sdn.drivers.polatis_emulator.emulator import PolatisEmulator
 from opus_sdn.drivers.polatis_emulator.spec import Group, SubSwitchSpec, UserSpec
 from opus_sdn.intent.fabric import CrossConnect, Side, Switch
@@ -242,6 +246,56 @@ def test_a_pair_of_somebody_elses_part_of_the_switch_refuses_the_whole_change(do
     asyncio.run(main())
 
 
+def test_labels_that_were_set_in_part_are_never_reported_as_nothing_changed() -> None:
+    async def main() -> None:
+        spec = spec_of(
+            users=(UserSpec(name="opus", password=PASSWORD), UserSpec(name="other", password="x")),
+            subswitches=(SubSwitchSpec(name="theirs", ports=(5,), users=("other",)),),
+        )
+        async with polatis_world("restconf", spec) as world:
+            ours, theirs = PortId(IN, 3), PortId(IN, 4)
+            with pytest.raises(TerminalError, match="may not do this"):
+                await world.driver.label({theirs: "b"})
+            with pytest.raises(AmbiguousError, match="1 of 2 labels read back as asked for"):
+                await world.driver.label({ours: "a", theirs: "b"})
+            assert world.label(ours) == "a"
+
+    asyncio.run(main())
+
+
+@DOORS
+def test_a_monitor_that_falls_silent_is_not_taken_for_light(door: str) -> None:
+    async def main() -> None:
+        async with polatis_world(door, light_s=0.1) as world:
+            await world.driver.describe()
+            await world.emulator.set_faults(no_monitors=True)
+            applied = await world.driver.apply((), pairs((3, 3)), 1)
+            reason = "egress 3 has a monitor that tells nothing any more"
+            assert [(r.outcome, r.reason) for r in applied.pairs] == [(PairOutcome.CONNECTED_DARK, reason)]
+            assert applied.dark_ms is None
+
+    asyncio.run(main())
+
+
+def test_ports_that_the_device_lists_no_more_are_not_taken_for_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = RestconfTransport.ports
+
+    async def some(self: RestconfTransport, total: int) -> Mapping[int, WirePort]:
+        return {number: port for number, port in (await whole(self, total)).items() if number != 12}
+
+    async def main() -> None:
+        async with polatis_world("restconf") as world:
+            await world.driver.describe()
+            monkeypatch.setattr(RestconfTransport, "ports", some)
+            applied = await world.driver.apply((), pairs((3, 3)), 1)
+            reason = "egress 3 is not listed by the device any more"
+            assert [(r.outcome, r.reason) for r in applied.pairs] == [(PairOutcome.CONNECTED_DARK, reason)]
+            with pytest.raises(TransientError, match="lists 15 of 16 ports; egress 3 is missing"):
+                await world.driver.ports()
+
+    asyncio.run(main())
+
+
 @DOORS
 def test_a_closed_driver_says_so_and_the_circuits_stay(door: str) -> None:
     async def main() -> None:
@@ -315,5 +369,19 @@ def test_only_a_device_that_proves_who_it_is_gets_the_password(tmp_path: Path) -
                         await driver.read()
                     assert len(emulator.requests) == before
                 await driver.close()
+
+    asyncio.run(main())
+
+
+def test_whoever_breaks_tls_is_not_handed_the_password_over_tl1() -> None:
+    """`auto` goes on to TL1 where RESTCONF cannot be reached, but TL1 has no TLS."""
+
+    async def main() -> None:
+        async with PolatisEmulator(spec_of()) as emulator:  # speaks no TLS, as somebody on the way might not
+            driver = open_polatis(polatis_switch(emulator, "auto", tls=True))
+            with pytest.raises(TransientError, match="RESTCONF: cannot connect"):
+                await driver.read()
+            await driver.close()
+            assert not [asked for asked in emulator.requests if asked.request.startswith("ACT-USER")]
 
     asyncio.run(main())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,10 @@ from opus_sdn.drivers.base import (
 from opus_sdn.drivers.pairs import PortId
 from opus_sdn.drivers.polatis.numbering import Numbering
 from opus_sdn.drivers.polatis.open import open_polatis
+from opus_sdn.drivers.polatis_emulator.device import Actor, Written
 from opus_sdn.drivers.polatis_emulator.emulator import PolatisEmulator
-from opus_sdn.drivers.polatis_emulator.spec import UserSpec
+from opus_sdn.drivers.polatis_emulator.judge import Edit
+from opus_sdn.drivers.polatis_emulator.spec import Group, UserSpec
 from opus_sdn.intent.fabric import CrossConnect, Side
 from tests.drivers.devices import pairs
 from tests.polatis.worlds import (
@@ -511,6 +514,31 @@ def test_of_two_programs_that_claim_one_egress_between_reading_and_writing_one_l
             assert len(lost) == 1
             assert lost[0].reason is Refusal.WOULD_DISPLACE
             assert len(world.table) == 1
+
+    asyncio.run(main())
+
+
+def test_a_circuit_that_somebody_makes_between_two_removals_stays() -> None:
+    """RESTCONF removes by port, one by one: the port may hold another circuit by the time its turn comes."""
+
+    async def main() -> None:
+        async with polatis_world("restconf") as world:
+            await world.driver.read()
+            write, removals = world.emulator.device.write, 0
+
+            async def interrupted(actor: Actor, edit: Edit, **more: Any) -> Written:
+                nonlocal removals
+                removals += 1
+                if removals == 2:
+                    await write(Actor("other", Group.ADMIN, "restconf"), Edit(connect=((2, 14),)))
+                return await write(actor, edit, **more)
+
+            world.emulator.device.write = interrupted  # type: ignore[method-assign]
+            applied = await world.driver.apply(pairs((0, 0), (1, 1)), (), 1)
+            assert world.table == set(pairs((1, 5), (2, 2)))
+            assert removals == 2
+            # Both are gone, one of them by somebody else; and what that one made is left alone.
+            assert [result.outcome for result in applied.pairs] == [PairOutcome.APPLIED] * 2
 
     asyncio.run(main())
 

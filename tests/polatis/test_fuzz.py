@@ -14,7 +14,7 @@ import pytest
 from opus_sdn.drivers.base import DriverError
 from opus_sdn.drivers.polatis.options import Credentials, PolatisOptions
 from opus_sdn.drivers.polatis.restconf import RestconfTransport
-from opus_sdn.drivers.polatis.tl1_parser import Answer, Tl1Parser, Tl1SyntaxError, Unasked
+from opus_sdn.drivers.polatis.tl1_parser import Answer, Found, Tl1Parser, Tl1SyntaxError, Unasked
 from opus_sdn.drivers.polatis.tl1_session import refusal
 from opus_sdn.drivers.polatis.wire import WireTable
 from tests.polatis.scripted_tl1 import Connection, ScriptedTl1, answer, tl1_to, unasked
@@ -101,7 +101,7 @@ def test_tl1_that_was_cut_off_or_garbled_gives_answers_or_the_typed_error() -> N
         try:
             for piece in pieces(damaged(STREAM, chance), chance):
                 for block in parser.feed(piece):
-                    assert isinstance(block, Answer | Unasked)
+                    assert isinstance(block, Found)
                     if isinstance(block, Answer):
                         assert isinstance(refusal(block, "X"), DriverError)
                     parsed += 1
@@ -261,3 +261,9 @@ def test_answers_without_end_are_not_gathered_for_ever() -> None:
     header = b"\r\n   OCS 26-11-30 12:00:00\r\nM  1 COMPLD\r\n"
     with pytest.raises(Tl1SyntaxError):
         Tl1Parser().feed(header * 9)
+    parser = Tl1Parser()
+    more = answer("1", "COMPLD", *["x" * 4000] * 250)[:-1] + b">"  # a megabyte, and another one follows
+    for _ in range(4):
+        parser.feed(more)
+    with pytest.raises(Tl1SyntaxError):
+        parser.feed(more)

@@ -34,6 +34,7 @@ def switch(**options: object) -> Switch:
         ({"password_file": "x"}, "both given; give exactly one"),
         ({"password_env": None}, "neither given"),
         ({"ca_file": "x.pem"}, "ca_file is given without tls: true"),
+        ({"tls": True, "transport": "tl1"}, "option tls is true with transport: tl1, which has no TLS"),
         ({"light_threshold_dbm": -100}, "light_threshold_dbm is -100"),
     ],
 )

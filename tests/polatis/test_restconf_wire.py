@@ -101,9 +101,7 @@ PAIRS = WireTable(((1, 13), (5, 9)), "1516-992899-224835")
         ),
         (200, '{"optical-switch:cross-connects":{"pair":[]}}', WireTable((), PAIRS.etag)),
         (200, '{"optical-switch:cross-connects":{}}', WireTable((), PAIRS.etag)),
-        (200, "", WireTable((), PAIRS.etag)),
         (204, "", WireTable((), PAIRS.etag)),
-        (404, "uri keypath not found", WireTable((), PAIRS.etag)),
     ],
 )
 def test_a_table_is_read_in_every_form_that_devices_give_it(
@@ -115,6 +113,26 @@ def test_a_table_is_read_in_every_form_that_devices_give_it(
     assert device.asked[0].headers["accept"] == "application/yang-data+json"
     basic = base64.b64encode(b"opus:Zq8-kept-secret").decode()
     assert device.asked[0].headers["authorization"] == f"Basic {basic}"
+
+
+PRODUCT = '{"optical-switch:product-information":{"model-name":"N-OST-8x8-LA1-DMHNS"}}'
+
+
+def test_404_is_an_empty_table_only_from_a_device_that_is_up() -> None:
+    """So a firmware may answer for a table without circuits; so do a proxy, and a device that is booting."""
+    missing = reply(404, "uri keypath not found")
+    assert run(Device(missing, reply(200, PRODUCT)), lambda t: t.table()) == WireTable((), PAIRS.etag)
+    for identity in (missing, reply(200, "<html>Welcome</html>"), reply(503)):
+        with pytest.raises(DriverError):
+            run(Device(missing, identity), lambda t: t.table())
+
+
+def test_an_empty_answer_counts_only_when_the_device_said_that_it_is_empty() -> None:
+    """Where the end of the connection ends the answer, one that was cut off looks the same."""
+    empty = reply(200, **{"content-length": "0"})
+    assert run(Device(empty), lambda t: t.table()) == WireTable((), PAIRS.etag)
+    with pytest.raises(TransientError, match="ended before it began"):
+        run(Device(reply(200)), lambda t: t.table())
 
 
 @pytest.mark.parametrize(
@@ -413,10 +431,23 @@ def test_a_device_that_does_not_understand_its_own_tags_is_written_to_without(st
     assert conditional == [True, False, False]
 
 
-def test_only_the_first_of_several_removals_is_conditional_and_the_last_tag_is_handed_on() -> None:
+def test_every_removal_is_made_only_if_the_table_is_as_the_former_left_it() -> None:
     device = Device(reply(204, etag="1516-1-2"), reply(204, etag="1516-1-3"))
     assert run(device, lambda t: t.delete([1, 5], PAIRS)) == "1516-1-3"
-    assert [r.headers.get("if-match") for r in device.asked] == ["1516-992899-224835", None]
+    assert [r.headers.get("if-match") for r in device.asked] == ["1516-992899-224835", "1516-1-2"]
+
+
+@pytest.mark.parametrize("status", [400, 502])
+def test_a_password_that_somebody_on_the_way_repeats_is_not_passed_on(status: int) -> None:
+    basic = base64.b64encode(b"opus:Zq8-kept-secret").decode()
+    body = f"<html>you sent Authorization: Basic {basic} (opus:Zq8-kept-secret)</html>"
+    with pytest.raises(DriverError, match=r"you sent Authorization: Basic \.\.\.") as failure:
+        run(Device(reply(status, body)), lambda t: t.table())
+    assert "Zq8" not in failure.value.detail
+    with pytest.raises(TransientError) as failure:
+        run(Device(reply(200, body)), lambda t: t.table())
+    assert basic not in failure.value.detail
+    assert "Zq8" not in failure.value.detail
 
 
 # --- connections

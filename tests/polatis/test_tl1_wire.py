@@ -155,6 +155,14 @@ def test_a_table_line_that_makes_no_sense_is_not_passed_over(line: str) -> None:
         run(ScriptedTl1(RTRV_PATCH=("1,49", line)), lambda t: t.table())
 
 
+def test_a_table_whose_lines_are_not_in_quotes_is_not_taken_for_an_empty_one() -> None:
+    async def table(tag: str, _: Connection) -> bytes:
+        return answer(tag, "COMPLD").replace(b";", b"   1,49\r\n   2,50\r\n;")
+
+    with pytest.raises(TransientError, match="RTRV-PATCH not understood: 1,49 outside quotes"):
+        run(ScriptedTl1(RTRV_PATCH=table), lambda t: t.table())
+
+
 def test_a_port_in_two_circuits_makes_no_sense() -> None:
     with pytest.raises(TransientError, match="two circuits"):
         run(ScriptedTl1(RTRV_PATCH=("1,49", "2,49")), lambda t: t.table())
@@ -266,6 +274,20 @@ def test_a_session_that_was_logged_out_is_logged_in_again_and_the_command_sent_o
     ]
 
 
+def test_a_bare_line_that_says_not_logged_in_is_as_good_as_a_refusal() -> None:
+    device = ScriptedTl1()
+    idle = True
+
+    async def table(tag: str, _: Connection) -> bytes:
+        nonlocal idle
+        was, idle = idle, False
+        return b"\r\nNot logged in\r\n;" if was else answer(tag, "COMPLD", "1,49")
+
+    device.answers["RTRV-PATCH"] = table
+    assert run(device, lambda t: t.table()) == WireTable(((1, 49),))
+    assert device.connections == 2
+
+
 def test_a_session_that_is_logged_in_already_is_as_good() -> None:
     device = ScriptedTl1(ACT_USER=deny("SARB", "Already logged in"), RTRV_PATCH=("1,49",))
     assert run(device, lambda t: t.table()) == WireTable(((1, 49),))
@@ -316,6 +338,23 @@ def test_a_late_answer_is_never_taken_for_the_next_one() -> None:
         return late + answer(tag, "COMPLD", "1,49")
 
     assert run(ScriptedTl1(RTRV_PATCH=both), lambda t: t.table()) == WireTable(((1, 49),))
+
+
+def test_a_password_that_the_device_repeats_is_not_passed_on() -> None:
+    echo = f"ACT-USER::opus:1::{PASSWORD}"
+
+    async def refused(tag: str, _: Connection) -> bytes:
+        return answer(tag, "DENY", f"cannot do {echo}", code="PICC")
+
+    async def told(tag: str, _: Connection) -> bytes:
+        return unasked(f"activity: {echo}") + answer(tag, "COMPLD", echo)
+
+    heard: list[str] = []
+    for device in (ScriptedTl1(ACT_USER=refused), ScriptedTl1(RTRV_PATCH=told)):
+        with pytest.raises(DriverError, match=r"ACT-USER::opus:1::\.\.\.") as failure:
+            run(device, lambda t: t.table(), told=heard)
+        assert PASSWORD not in failure.value.detail
+    assert heard == ["activity: ACT-USER::opus:1::..."]
 
 
 def test_a_session_that_breaks_while_an_answer_is_awaited_says_so() -> None:

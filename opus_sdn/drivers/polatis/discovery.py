@@ -16,13 +16,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What was found, and the transport that reaches it."""
+    """What was found, and the transport that reaches it. `monitors` = ports that measure power."""
 
     transport: Transport
     identity: Identity
     numbering: Numbering
     persistence: Persistence
-    monitored: bool
+    monitors: frozenset[int]
+
+    @property
+    def monitored(self) -> bool:
+        """Whether power is measured anywhere."""
+        return bool(self.monitors)
 
 
 async def discover(switch: Switch, doors: Sequence[Transport]) -> Device:
@@ -98,5 +103,5 @@ async def _examined(switch: Switch, transport: Transport, identity: Identity) ->
         identity,
         numbering,
         await transport.persistence(),
-        monitored=await transport.power(everything) is not None,
+        monitors=frozenset(await transport.power(everything) or ()),
     )

@@ -140,6 +140,11 @@ class PolatisDriver:
             numbering = device.numbering
             states = await device.transport.ports(numbering.total)
             everything = range(1, numbering.total + 1)
+            if missing := [number for number in everything if number not in states]:
+                raise TransientError(
+                    f"{self._switch.name}: the device lists {len(states)} of {numbering.total} ports; "
+                    f"{place(numbering.port(missing[0]))} is missing"
+                )
             power = (await device.transport.power(everything) if device.monitored else None) or {}
             holder = {port: pair for pair in table for port in ports_of(pair, sided=numbering.sided)}
             return tuple(
@@ -152,7 +157,6 @@ class PolatisDriver:
                     label=states[number].label,
                 )
                 for number in everything
-                if number in states
             )
 
     async def power(self, ports: Collection[PortId]) -> Mapping[PortId, float]:
@@ -174,13 +178,16 @@ class PolatisDriver:
                 return
             transport, total = device.transport, device.numbering.total
 
-            async def done() -> bool:
+            async def now() -> Mapping[int, object]:
                 states = await transport.ports(total)
-                return all(n in states and states[n].enabled is not blocked for n in numbers)
+                return {n: states[n].enabled for n in numbers if n in states}
 
             self._changing = frozenset(numbers)
             try:
-                await self._written(transport.shutter(numbers, closed=blocked), done, "shutters")
+                wanted = dict.fromkeys(numbers, not blocked)
+                await self._written(
+                    lambda: transport.shutter(numbers, closed=blocked), now, wanted, "shutters"
+                )
             finally:
                 self._changing = frozenset()
 
@@ -193,11 +200,11 @@ class PolatisDriver:
                 return
             transport, total = device.transport, device.numbering.total
 
-            async def done() -> bool:
+            async def now() -> Mapping[int, object]:
                 states = await transport.ports(total)
-                return all(n in states and states[n].label == name for n, name in wanted.items())
+                return {n: states[n].label for n in wanted if n in states}
 
-            await self._written(transport.label(wanted), done, "labels")
+            await self._written(lambda: transport.label(wanted), now, wanted, "labels")
 
     def events(self) -> AsyncIterator[DeviceEvent]:
         """Messages of the device, changes that others made, and warnings; from now on."""
@@ -356,20 +363,33 @@ class PolatisDriver:
         except DriverError as error:
             return {}, f"light not seen: {error.detail}"
 
-    async def _written(self, write: Awaitable[None], done: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Carry out a write of something else than the table, and believe what is read back only."""
+    async def _written(
+        self,
+        write: Callable[[], Awaitable[None]],
+        now: Callable[[], Awaitable[Mapping[int, object]]],
+        wanted: Mapping[int, object],
+        what: str,
+    ) -> None:
+        """Carry out a write of something else than the table, and believe what is read back only.
+
+        Several ports may take several requests: a refusal says that nothing was changed only where reading
+        shows it.
+        """
         trouble: DriverError | None = None
+        before = await now()
         try:
-            await write
+            await write()
         except DriverError as error:
             trouble = error
+        told = f"{trouble.detail}; and " if trouble is not None else ""
         try:
-            as_asked = await done()
+            after = await now()
         except DriverError as error:
-            if trouble is not None and not isinstance(trouble, AmbiguousError):
-                raise trouble from None
-            raise AmbiguousError(f"{what} were written, but cannot be read back: {error.detail}") from None
-        if not as_asked:
+            raise AmbiguousError(f"{told}whether {what} are set cannot be read: {error.detail}") from None
+        if after != wanted:
+            if trouble is not None and after != before:
+                some = sum(after.get(number) == value for number, value in wanted.items())
+                raise AmbiguousError(f"{told}{some} of {len(wanted)} {what} read back as asked for")
             raise trouble or AmbiguousError(
                 f"{self._switch.name}: the device reports that {what} are set, but reads back otherwise"
             )
@@ -453,7 +473,7 @@ class PolatisDriver:
             self._device = await discover(self._switch, [door(self._hear) for door in self._doors])
             if self._credentials.are_default:
                 self._warn("user and password are those that the device was delivered with; change them")
-            if not self._options.tls and self._device.transport.name == "RESTCONF":
+            if not (self._options.tls and self._device.transport.name == "RESTCONF"):
                 logger.info(
                     "the password goes over the network in clear", extra={"switch": self._switch.name}
                 )

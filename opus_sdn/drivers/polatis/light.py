@@ -49,24 +49,30 @@ class Light:
         for pair in pairs:
             for number in numbering.wire(pair):
                 state = states.get(number)
-                if state is not None and (state.failed or not state.enabled):
-                    what = "has failed" if state.failed else "is disabled"
+                if state is None or state.failed or not state.enabled:
+                    what = "is disabled" if state is not None else "is not listed by the device any more"
+                    if state is not None and state.failed:
+                        what = "has failed"
                     found[pair] = f"{place(numbering.port(number))} {what}"
                     break
         return found
 
     async def _dim(self, pairs: Collection[CrossConnect]) -> dict[CrossConnect, str]:
         """Circuits with too little light at a monitored end: at the egress, or at either without sides."""
-        if not pairs or not self._device.monitored:
-            return {}
-        numbering = self._device.numbering
-        ends = {pair: numbering.wire(pair)[1 if numbering.sided else 0 :] for pair in pairs}
-        numbers = sorted({number for ports in ends.values() for number in ports})
-        power = await self._device.transport.power(numbers) or {}
-        return {
-            pair: f"{place(numbering.port(number))} reads {power[number]:.2f} dBm, below "
-            f"{self._threshold_dbm:g}"
-            for pair, ports in ends.items()
-            for number in ports
-            if number in power and power[number] < self._threshold_dbm
+        numbering, monitors = self._device.numbering, self._device.monitors
+        ends = {
+            pair: monitors.intersection(numbering.wire(pair)[1 if numbering.sided else 0 :]) for pair in pairs
         }
+        numbers = sorted({number for ports in ends.values() for number in ports})
+        if not numbers:
+            return {}
+        power = await self._device.transport.power(numbers) or {}
+        found: dict[CrossConnect, str] = {}
+        for pair, ports in ends.items():
+            for number in sorted(ports):
+                where, dbm = place(numbering.port(number)), power.get(number)
+                if dbm is None:
+                    found[pair] = f"{where} has a monitor that tells nothing any more"
+                elif dbm < self._threshold_dbm:
+                    found[pair] = f"{where} reads {dbm:.2f} dBm, below {self._threshold_dbm:g}"
+        return found

@@ -36,5 +36,7 @@ def open_polatis(switch: Switch) -> PolatisDriver:
     def tl1(tell: Tell) -> Transport:
         return Tl1Transport(options, credentials, tell)
 
-    doors: dict[str, list[OpenTransport]] = {"auto": [restconf, tl1], "restconf": [restconf], "tl1": [tl1]}
+    # TL1 carries the password in clear: who breaks a TLS connection must not be handed it at the next door.
+    auto: list[OpenTransport] = [restconf] if options.tls else [restconf, tl1]
+    doors: dict[str, list[OpenTransport]] = {"auto": auto, "restconf": [restconf], "tl1": [tl1]}
     return PolatisDriver(switch, options, credentials, doors[options.transport])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import os
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class PolatisOptions(BaseModel):
 
     `password_env` and `password_file` name where the secret is; the fabric file itself never holds one, as it
     is stored and shown. `settle_s`: how long after a change the table is read once more, for somebody may
-    undo it; 0 = never. `light_threshold_dbm`: below it a monitored port counts as dark.
+    undo it; 0 = never. `light_threshold_dbm`: below it a monitored port counts as dark. `tls`: RESTCONF over
+    HTTPS, and then `auto` is RESTCONF only, as TL1 would carry the password in clear.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
@@ -72,6 +74,11 @@ class PolatisOptions(BaseModel):
             )
         if options.ca_file is not None and not options.tls:
             raise SwitchConfigError(f"switch {switch.name}: option ca_file is given without tls: true")
+        if options.tls and options.transport == "tl1":
+            raise SwitchConfigError(
+                f"switch {switch.name}: option tls is true with transport: tl1, which has no TLS; "
+                "use transport: restconf, or leave tls out"
+            )
         return options
 
 
@@ -84,6 +91,11 @@ class Credentials:
 
     def __repr__(self) -> str:
         return f"Credentials({self.user!r}, ...)"
+
+    def hidden(self, text: str) -> str:
+        """What a device said, without the secret in it: some repeat what they were sent."""
+        basic = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return text.replace(basic, "...").replace(self.password, "...")
 
     @property
     def are_default(self) -> bool:

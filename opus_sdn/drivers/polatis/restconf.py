@@ -83,7 +83,7 @@ class RestconfTransport:
 
     async def identify(self) -> Identity:
         """Which device this is; finds out how its firmware names things too."""
-        identity = self._read(identity_of, await self._get(DATA + "optical-switch:product-information"))
+        identity = await self._identity()
         await self.table()
         if self._list is None:
             self._list = await self._list_by_asking(identity.firmware)
@@ -102,6 +102,8 @@ class RestconfTransport:
         """All cross-connects."""
         answer = await self._ask("GET", CIRCUITS)
         if answer.status == 404:
+            # Firmware that has no circuits may say so; but so do a proxy, and a device that is not up yet.
+            await self._identity()
             return WireTable((), answer.etag)
         self._require_success(answer, writing=False)
         pairs, name = self._read(pairs_of, answer)
@@ -119,13 +121,20 @@ class RestconfTransport:
             self._require_success(answer, writing=True)
 
     async def delete(self, ingresses: Sequence[int], before: WireTable) -> str | None:
-        """One DELETE for each entry: there is no request for several. Only the first is conditional."""
+        """One DELETE for each entry: there is no request for several.
+
+        Each is made only if the table is as the former left it, lest a circuit goes that somebody else made.
+        """
         require_numbers(ingresses)
         name, mark = self._list_name(), before.etag
         for turn, ingress in enumerate(ingresses):
-            path = f"{CIRCUITS}/{name}={ingress:d}"
-            guard = mark if turn == 0 else None
-            answer = await self._ask_if("DELETE", path, None, guard)
+            try:
+                answer = await self._ask_if("DELETE", f"{CIRCUITS}/{name}={ingress:d}", None, mark)
+            except ChangedError as error:
+                if turn == 0:
+                    raise
+                made = f"after {turn} of {len(ingresses)} removals were made"
+                raise TransientError(f"{error.detail}, {made}", 0.0) from None
             mark = answer.etag
             if answer.status != 404:
                 self._require_success(answer, writing=True)
@@ -218,6 +227,9 @@ class RestconfTransport:
             return None
         return "pair" if (int(release[1]), int(release[2])) >= PAIR_SINCE else "pairs"
 
+    async def _identity(self) -> Identity:
+        return self._read(identity_of, await self._get(DATA + "optical-switch:product-information"))
+
     async def _get(self, path: str) -> _Answer:
         answer = await self._ask("GET", path)
         self._require_success(answer, writing=False)
@@ -248,7 +260,7 @@ class RestconfTransport:
                 async with asyncio.timeout(self._options.timeout_s):
                     return await self._exchange(method, path, body, headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                raise TransientError(f"{self.name}: cannot connect: {_said(error)}") from None
+                raise TransientError(f"{self.name}: cannot connect: {self._said(error)}") from None
             except (TimeoutError, httpx.TimeoutException):
                 await self.renew()
                 raise lost(
@@ -258,7 +270,7 @@ class RestconfTransport:
             except (httpx.HTTPError, UnreadableError) as error:
                 await self.renew()
                 if writing or attempt == 2:
-                    raise lost(f"{self.name}: {method}: {_said(error)}", writing=writing) from None
+                    raise lost(f"{self.name}: {method}: {self._said(error)}", writing=writing) from None
             except asyncio.CancelledError:
                 # Whoever gave this up will read next: on a connection of its own, behind what is under way.
                 await self.renew()
@@ -275,6 +287,10 @@ class RestconfTransport:
                 taken += piece
                 if len(taken) > ANSWER_MAX_BYTES:
                     raise UnreadableError(f"an answer of more than {ANSWER_MAX_BYTES} bytes")
+            framed = "content-length" in answer.headers or "transfer-encoding" in answer.headers
+            if method == "GET" and answer.status_code == 200 and not taken and not framed:
+                # Where the connection ends the answer, one that was lost looks like an empty one.
+                raise UnreadableError("an answer that ended before it began")
             mark = answer.headers.get("etag", "")
             return _Answer(
                 answer.status_code,
@@ -287,16 +303,20 @@ class RestconfTransport:
         try:
             return decode(answer.body)
         except UnreadableError as error:
-            raise TransientError(f"{self.name}: answer not understood: {error}") from None
+            said = self._credentials.hidden(str(error))
+            raise TransientError(f"{self.name}: answer not understood: {said}") from None
 
     def _require_success(self, answer: _Answer, *, writing: bool) -> None:
         if answer.status in (200, 201, 202, 204):
             return
         raise self._failure(answer, writing=writing)
 
+    def _said(self, error: Exception) -> str:
+        return shown(self._credentials.hidden(str(error))) or type(error).__name__
+
     def _failure(self, answer: _Answer, *, writing: bool) -> DriverError:
         """The failure that a status means; tag and message are for people, but for locks, which share one."""
-        tag, message = complaint_of(answer.body)
+        tag, message = complaint_of(self._credentials.hidden(answer.body.decode(errors="replace")).encode())
         said = (
             f"{self.name}: status {answer.status}"
             + (f" {tag}" if tag else "")
@@ -332,7 +352,3 @@ def _retry_after_s(headers: httpx.Headers) -> float:
     """How long to wait, in seconds; a date, or nothing, counts as 1."""
     text = headers.get("retry-after", "")
     return min(float(text), RETRY_AFTER_MAX_S) if re.fullmatch(r"[0-9]{1,6}", text) else 1.0
-
-
-def _said(error: Exception) -> str:
-    return shown(str(error)) or type(error).__name__

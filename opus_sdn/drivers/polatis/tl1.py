@@ -37,6 +37,7 @@ class Tl1Transport:
     name = NAME
 
     def __init__(self, options: PolatisOptions, credentials: Credentials, tell: Tell) -> None:
+        self._credentials = credentials
         self._session = Tl1Session(options, credentials, tell)
 
     async def identify(self) -> Identity:
@@ -46,7 +47,7 @@ class Tl1Transport:
             (line.partition("=")[2] for line in answer.lines if line.startswith("SYSTEM:SIZE=")), None
         )
         if size is None:
-            raise _not_understood("RTRV-EQPT", answer.lines)
+            raise self._not_understood("RTRV-EQPT", answer.lines)
         network = (await self._session.ask("RTRV-NETYPE:::{tag}:;", writing=False)).lines
         fields = [part.strip() for part in (network[0] if network else "").split(",")]
         model, firmware = (fields[1], fields[3]) if len(fields) >= 4 else ("", "")
@@ -68,15 +69,15 @@ class Tl1Transport:
         """All cross-connects."""
         answer = await self._ask("RTRV-PATCH:::{tag}:;")
         found: list[Numbers] = []
-        for line in answer.lines:
+        for line in self._lines("RTRV-PATCH", answer):
             match = _PAIR.fullmatch(line.strip())
             if match is None:
-                raise _not_understood("RTRV-PATCH", (line,))
+                raise self._not_understood("RTRV-PATCH", (line,))
             a, b = int(match[1]), int(match[2])
             found.append((min(a, b), max(a, b)))
         held = [number for pair in found for number in pair]
         if len(set(held)) < len(held):
-            raise _not_understood("RTRV-PATCH", ("a port in two circuits",))
+            raise self._not_understood("RTRV-PATCH", ("a port in two circuits",))
         return WireTable(tuple(sorted(found)))
 
     async def merge(self, pairs: Sequence[Numbers], before: WireTable) -> None:
@@ -101,9 +102,9 @@ class Tl1Transport:
 
     async def ports(self, total: int) -> Mapping[int, WirePort]:
         """Shutters and labels of all ports. TL1 does not tell a failed port from a good one."""
-        shutters = await self._values(f"RTRV-PORT-SHUTTER::1&&{total:d}:{{tag}}:;")
+        shutters = dict(self._values(await self._ask(f"RTRV-PORT-SHUTTER::1&&{total:d}:{{tag}}:;")))
         labels = await self._session.ask(f"RTRV-PORT-LABEL::1&&{total:d}:{{tag}}:;", writing=False)
-        names = dict(_values_of(labels)) if labels.completed else {}
+        names = dict(self._values(labels)) if labels.completed else {}
         return {
             number: WirePort(enabled=state.upper() == "OPEN", label=names.get(number, ""))
             for number, state in shutters.items()
@@ -121,9 +122,9 @@ class Tl1Transport:
                 continue
             if not answer.completed:
                 raise refusal(answer, "RTRV-PORT-POWER")
-            for number, value in _values_of(answer):
+            for number, value in self._values(answer):
                 if not _DECIMAL.fullmatch(value):
-                    raise _not_understood("RTRV-PORT-POWER", (value,))
+                    raise self._not_understood("RTRV-PORT-POWER", (value,))
                 found[number] = float(value)
         return found or None
 
@@ -166,17 +167,23 @@ class Tl1Transport:
             raise refusal(answer, command.partition(":")[0])
         return answer
 
-    async def _values(self, command: str) -> dict[int, str]:
-        return dict(_values_of(await self._ask(command)))
+    def _lines(self, command: str, answer: Answer) -> tuple[str, ...]:
+        """The lines of an answer, which are in quotes; text that is not would be passed over unseen."""
+        if answer.code:
+            raise self._not_understood(command, (f"{answer.code} outside quotes",))
+        return answer.lines
 
+    def _values(self, answer: Answer) -> Iterator[tuple[int, str]]:
+        """Port number and value of each line."""
+        for line in self._lines("values", answer):
+            match = _VALUE.fullmatch(line.strip())
+            if match is None:
+                raise self._not_understood("values", (line,))
+            yield int(match[1]), match[2].strip()
 
-def _values_of(answer: Answer) -> Iterator[tuple[int, str]]:
-    """Port number and value of each line."""
-    for line in answer.lines:
-        match = _VALUE.fullmatch(line.strip())
-        if match is None:
-            raise _not_understood("values", (line,))
-        yield int(match[1]), match[2].strip()
+    def _not_understood(self, command: str, lines: Sequence[str]) -> TransientError:
+        said = shown(self._credentials.hidden(" | ".join(lines)))
+        return TransientError(f"{NAME}: answer to {command} not understood: {said}")
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -188,7 +195,3 @@ def _listed(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return "&".join(f"{run[0]}&&{run[-1]}" if len(run) > 2 else "&".join(map(str, run)) for run in runs)
-
-
-def _not_understood(command: str, lines: Sequence[str]) -> TransientError:
-    return TransientError(f"{NAME}: answer to {command} not understood: {shown(' | '.join(lines))}")

@@ -13,6 +13,7 @@ from typing import Final
 
 BLOCK_MAX_BYTES: Final = 4 * 1024 * 1024
 QUOTED_MAX: Final = 4096
+PARTIAL_MAX: Final = 8
 
 _HEADER: Final = re.compile(r"^\s*(?P<sid>\S.*?)\s+\d\d-\d\d-\d\d\s+\d\d:\d\d:\d\d\s*$")
 _ANSWER: Final = re.compile(r"^M\s+(?P<ctag>\S+)\s+(?P<code>[A-Z]+)\s*$")
@@ -49,6 +50,16 @@ class Unasked:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A line outside all blocks: a prompt, an echo, or a word about the session."""
+
+    text: str
+
+
+Found = Answer | Unasked | Aside
+
+
 @dataclass(slots=True)
 class _Block:
     sid: str = ""
@@ -72,11 +83,12 @@ class Tl1Parser:
         self._escaped = False
         self._size = 0
         self._blocks: list[_Block] = []  # the inner one is a message in the middle of the outer one
-        self._partial: dict[str, list[str]] = {}  # lines of answers of which more is to come, by ctag
+        self._partial: dict[str, _Block] = {}  # answers of which more is to come, by ctag
+        self._partial_size = 0
 
-    def feed(self, data: bytes) -> list[Answer | Unasked]:
+    def feed(self, data: bytes) -> list[Found]:
         """Take the next bytes, as few or as many as there are."""
-        done: list[Answer | Unasked] = []
+        done: list[Found] = []
         for byte in data:
             self._size += 1
             if self._size > BLOCK_MAX_BYTES:
@@ -87,9 +99,9 @@ class Tl1Parser:
                 self._quoted = True
                 self._line.append(byte)
             elif byte in b"\r\n":
-                self._end_line()
+                self._end_line(done)
             elif byte in b";><":
-                self._end_line()
+                self._end_line(done)
                 found = self._end_block(more=byte == 0x3E) if byte != 0x3C else None
                 if found is not None:
                     done.append(found)
@@ -108,7 +120,7 @@ class Tl1Parser:
         if len(self._line) > QUOTED_MAX and self._quoted:
             raise Tl1SyntaxError(f"text of more than {QUOTED_MAX} bytes without its closing quote")
 
-    def _end_line(self) -> None:
+    def _end_line(self, done: list[Found]) -> None:
         line = self._line.decode(errors="replace").strip()
         self._line.clear()
         if not line or _ACKNOWLEDGED.match(line):
@@ -118,10 +130,11 @@ class Tl1Parser:
             self._open(header["sid"])
             return
         if not self._blocks:
-            # Prompts and echoes belong to no block. Some devices leave the header out before a message sent
-            # unasked, and that of the first answer may be cut off.
+            # Prompts and echoes belong to no block, nor do words about the session. Some devices leave the
+            # header out before a message sent unasked, and that of the first answer may be cut off.
             if not (_ANSWER.match(line) or _UNASKED.match(line)):
                 self._size = 0
+                done.append(Aside(_unquoted(line) or line))
                 return
             self._open("")
         elif self._blocks[-1].known and _WITHIN.match(line):
@@ -162,13 +175,18 @@ class Tl1Parser:
             return Unasked(block.unasked, tuple(block.lines))
         if block.ctag is None:
             return None
-        before = self._partial.pop(block.ctag, [])
+        begun = self._partial.setdefault(block.ctag, block)
+        if begun is not block:
+            begun.lines += block.lines
+            begun.code = begun.code or block.code
+        self._partial_size += sum(map(len, block.lines))
         if more:
-            if len(self._partial) >= 8:
-                raise Tl1SyntaxError("too many answers that are not at their end")
-            self._partial[block.ctag] = before + block.lines
+            if len(self._partial) > PARTIAL_MAX or self._partial_size > BLOCK_MAX_BYTES:
+                raise Tl1SyntaxError("too much of answers that are not at their end")
             return None
-        return Answer(block.ctag, block.completion, tuple(before + block.lines), block.code, block.sid)
+        del self._partial[block.ctag]
+        self._partial_size -= sum(map(len, begun.lines))
+        return Answer(block.ctag, block.completion, tuple(begun.lines), begun.code, block.sid)
 
 
 def _unquoted(line: str) -> str | None:

@@ -7,11 +7,12 @@ import contextlib
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from opus_sdn.drivers.base import DriverError, Refusal, TerminalError, TransientError
 from opus_sdn.drivers.polatis.options import Credentials, PolatisOptions
-from opus_sdn.drivers.polatis.tl1_parser import Answer, Tl1Parser, Tl1SyntaxError, Unasked
+from opus_sdn.drivers.polatis.tl1_parser import Answer, Aside, Found, Tl1Parser, Tl1SyntaxError, Unasked
 from opus_sdn.drivers.polatis.wire import PortBusyError, Tell, lost, says_locked, shown
 
 NAME: Final = "TL1"
@@ -136,7 +137,7 @@ class Tl1Session:
         except OSError as error:
             why = f"the session broke: {error}"
         except Tl1SyntaxError as error:
-            why = f"answer not understood: {error}"
+            why = f"answer not understood: {self._credentials.hidden(str(error))}"
         finally:
             writer.close()
             if self._writer is writer:
@@ -146,13 +147,25 @@ class Tl1Session:
                 if not future.done():
                     future.set_exception(_SessionEndedError(why))
 
-    def _take(self, block: Answer | Unasked) -> None:
-        if isinstance(block, Unasked):
-            self._tell("; ".join(block.lines) or block.what)
+    def _take(self, block: Found) -> None:
+        hidden = self._credentials.hidden
+        if isinstance(block, Aside):
+            if _NOT_LOGGED_IN in block.text.lower():  # no answer in form, but all that comes
+                self._refuse_waiting(block.text)
             return
+        if isinstance(block, Unasked):
+            self._tell(hidden("; ".join(block.lines) or block.what))
+            return
+        if not block.completed:  # its text is for people
+            block = replace(block, code=hidden(block.code), lines=tuple(map(hidden, block.lines)))
         future = self._waiting.get(block.ctag)
         if future is not None and not future.done():
             future.set_result(block)
+
+    def _refuse_waiting(self, text: str) -> None:
+        for tag, future in self._waiting.items():
+            if not future.done():
+                future.set_result(Answer(tag, "DENY", (text,)))
 
 
 class _SessionEndedError(Exception):
