@@ -188,6 +188,8 @@ class CoreState:
                 if not self.live[terminal]:
                     del self.live[terminal]
                     del self.live_circuit[terminal]
+                    if terminal in self.barred:  # what an operator wants may go on now
+                        self.dirty_switches[terminal.switch] = None
 
     def await_ranks(self, job: JobCore) -> None:
         """The job's ports stay as they are until all its ranks were heard."""

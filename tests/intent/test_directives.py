@@ -514,6 +514,21 @@ def test_what_does_not_fit_the_fabric_any_more_is_withdrawn_and_told() -> None:
     assert DirectiveWithdrawn(DirectiveKind.DRAIN, D) in after.changes
 
 
+def test_a_drain_without_force_waits_for_a_lock_that_only_its_holders_knew_of(bench: Bench) -> None:
+    """After a restart a run may be proven by its ranks on a port that is drained."""
+    hold(bench)
+    data: dict[str, object] = {"by": "ann", "detail": "", "force": False}
+    bench.engine.recover(bench.now, (), (), [DirectiveGiven(DirectiveKind.DRAIN, A, 1, bench.now, data)])
+    bench.play()
+    assert bench.lit["ocs0"] == pairs((0, 1))
+    because = bench.engine.state.drains[Port("h0", 0, 0)].because
+    assert because is not None
+    assert because.reason is Reason.LOCKED
+    bench.release(AB, 0, 0, 1)
+    bench.play()
+    assert bench.lit["ocs0"] == set()
+
+
 def test_plans_of_an_earlier_start_are_no_business_of_the_core() -> None:
     bench = empty()
     kept = DirectiveGiven(DirectiveKind.PLAN, "1", 5, 1.0, {})
