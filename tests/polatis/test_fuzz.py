@@ -8,6 +8,7 @@ import random
 import ssl
 from collections.abc import Iterator
 
+import httpcore
 import httpx
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_tl1_stream_means_the_same_however_it_is_cut(size: int) -> None:
 
 def test_a_tl1_stream_means_the_same_at_every_random_cut() -> None:
     chance = random.Random(SEED)
-    for _ in range(ROUNDS // 10):
+    for _ in range(ROUNDS):
         parser = Tl1Parser()
         assert [block for piece in pieces(STREAM, chance) for block in parser.feed(piece)] == WANTED
 
@@ -184,6 +185,29 @@ HTTP = (
     + b"%x\r\n%s\r\n0\r\n\r\n"
     % (len(BODIES[0]), BODIES[0])
 )
+
+
+class CutAnywhere(httpcore.AsyncMockBackend):
+    """Every connection answers with the same bytes, cut otherwise each time."""
+
+    def __init__(self, data: bytes, chance: random.Random) -> None:
+        super().__init__([])
+        self._data, self._chance = data, chance
+
+    async def connect_tcp(self, *_: object, **__: object) -> httpcore.AsyncNetworkStream:
+        return httpcore.AsyncMockStream(list(pieces(self._data, self._chance)))
+
+
+def test_a_restconf_answer_means_the_same_at_every_random_cut() -> None:
+    async def main() -> None:
+        http = httpx.AsyncHTTPTransport()
+        http._pool = httpcore.AsyncConnectionPool(network_backend=CutAnywhere(HTTP, random.Random(SEED)))
+        options = PolatisOptions(host="ocs.example", password_env="X")
+        transport = RestconfTransport(options, Credentials("u", "p"), http=http)
+        for _ in range(ROUNDS):
+            assert await transport.table() == WireTable(((1, 13), (5, 9)), "1516-992899-224835")
+
+    asyncio.run(main())
 
 
 def test_garbled_http_on_a_real_socket_gives_a_value_or_a_typed_failure() -> None:

@@ -17,7 +17,10 @@ from opus_sdn.drivers.base import (
     TransientError,
 )
 from opus_sdn.drivers.polatis.tl1 import Tl1Transport
+from opus_sdn.drivers.polatis.tl1_parser import Answer, Tl1Parser
+from opus_sdn.drivers.polatis.tl1_session import refusal
 from opus_sdn.drivers.polatis.wire import Identity, PortBusyError, WirePort, WireTable
+from tests.emulator.test_wire_examples import NOT_AN_ADMIN, QA_DENIALS
 from tests.polatis.scripted_tl1 import PASSWORD, Connection, ScriptedTl1, answer, tl1_to, unasked
 
 Ask = Callable[[Tl1Transport], Awaitable[Any]]
@@ -203,6 +206,23 @@ def test_a_deny_becomes_the_failure_that_it_means(
     assert "ENT-PATCH" in failure.value.detail
     if isinstance(failure.value, TerminalError):
         assert failure.value.reason is reason
+
+
+REFUSED_COMMANDS = [row for row in (*QA_DENIALS, *NOT_AN_ADMIN) if row[1] and row[2] is not ...]
+
+
+@pytest.mark.parametrize(("command", "code", "text"), REFUSED_COMMANDS, ids=[r[0] for r in REFUSED_COMMANDS])
+def test_every_denial_that_a_real_switch_gave_is_understood(command: str, code: str, text: str) -> None:
+    """The literals with which the emulator answers, read by the client."""
+    wanted = {"PICC": Refusal.UNAUTHORISED, "SRCN": Refusal.UNAUTHORISED, "SSTP": Refusal.REFUSED}
+    said = answer("123", "DENY", *([text] if text else []), code=code)
+    (block,) = Tl1Parser().feed(said)
+    assert isinstance(block, Answer)
+    failure = refusal(block, command.partition(":")[0])
+    assert isinstance(failure, TerminalError)
+    assert failure.reason is wanted.get(code, Refusal.INVALID)
+    assert code in failure.detail
+    assert text in failure.detail
 
 
 @pytest.mark.parametrize("number", [0, -1, None, True, "1", 1.0])
