@@ -105,7 +105,10 @@ class Controller:
             given = store
             open_store = lambda: given  # noqa: E731
         elif open_store is None and settings.replicated:
-            replica = Replica(settings, address, clock)
+            try:
+                replica = Replica(settings, address, clock)
+            except StoreError as error:
+                raise StartError(str(error)) from None
             open_store = replica.open_store
         elif open_store is None:
             open_store = lambda: open_database(settings)  # noqa: E731

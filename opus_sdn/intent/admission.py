@@ -130,8 +130,8 @@ def admit(state: CoreState, now: float, spec: JobSpec) -> int:
     if state.queue.pop(spec.name, None) is not None:
         state.ledger.add(DirectiveWithdrawn(DirectiveKind.QUEUED, spec.name), durable=True)
         state.admissions_due = True  # whoever waited behind it waits for other ports now
-    incarnation = state.incarnations.get(spec.name, state.incarnation_floor) + 1
-    state.incarnations[spec.name] = incarnation
+    incarnation = state.incarnations.pop(spec.name, state.incarnation_floor) + 1
+    state.incarnations[spec.name] = incarnation  # the newest comes last
     job = JobCore(state.fabric, state.settings, spec, incarnation, now)
     state.admit(job)
     state.ledger.add(JobStarted(spec.name, incarnation, spec), durable=True)

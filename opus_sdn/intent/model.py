@@ -280,6 +280,7 @@ class CoreSettings:
     jobs_max: int = 4096  # that hold ports at a time
     queue_max: int = 1024  # jobs that wait for their ports
     settled_jobs_max: int = 64  # ended and failed jobs that are remembered, newest first
+    job_names_max: int = 10_000  # names of jobs whose numbers and nonces are remembered
     open_arrivals_max: int = 4096  # per rank; a rank with more outstanding operations is out of control
     hints_max: int = 64  # per rank; hints whose operations have not arrived yet
     connections_max: int = 65536  # per job

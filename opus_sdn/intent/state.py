@@ -216,6 +216,15 @@ class CoreState:
         self.jobs[name] = self.active[name] = job
         nonces = self.past_nonces.setdefault(name, deque(maxlen=self.settings.former_nonces_max))
         nonces.append(job.spec.nonce)
+        self._forget_names()
+
+    def _forget_names(self) -> None:
+        """Of the names that no job has now only the newest stay known; no number is ever given again."""
+        known = self.incarnations
+        surplus = max(0, len(known) - self.settings.job_names_max)
+        for name in [name for name in known if name not in self.jobs][:surplus]:
+            self.incarnation_floor = max(self.incarnation_floor, known.pop(name))
+            self.past_nonces.pop(name, None)
 
     def review(self, job: JobCore) -> None:
         """A job that needs its ports no more is only remembered, and the oldest of many are forgotten."""

@@ -94,6 +94,7 @@ class Runtime:
         self._workers: dict[str, SwitchWorker] = {}
         self._pending: deque[_Pending] = deque()
         self._unconfirmed: list[asyncio.Future[None]] = []
+        self._store_trouble = ""  # why it was lost
         self._record_end = False  # at the end, what became of the steps in flight is still stored
         self._refused: _Refused | None = None  # decided, and the store had no room for it yet
         self._pump_due = False
@@ -182,7 +183,7 @@ class Runtime:
     def checks(self) -> dict[str, str | None]:
         """Name of each readiness check -> what is wrong, None when it passes."""
         checks: dict[str, str | None] = {
-            "store": "failed" if self.phase is Phase.STORE_FAILED else None,
+            "store": self._store_trouble if self.phase is Phase.STORE_FAILED else None,
             "adoption": "switches are being read" if self.phase is Phase.ADOPTING else None,
             "running": "stopping" if self.phase is Phase.STOPPING else None,
         }
@@ -433,6 +434,7 @@ class Runtime:
         if self.phase is Phase.STORE_FAILED:
             return
         logger.critical("the store failed; nothing is granted any more", extra={"detail": str(error)})
+        self._store_trouble = str(error)
         self.phase = Phase.STORE_FAILED
         self.store_lost.set()
         for pending in self._pending:

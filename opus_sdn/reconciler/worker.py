@@ -39,6 +39,9 @@ STEP_PAUSE_S = (0.05, 30.0)
 REFUSALS_IN_A_ROW = 4
 # After something strange the switch is looked at again this soon, then more and more seldom.
 ATTENTIVE_S = 1.0
+# While a command may still act of which nobody knows, the switch is read again after these pauses: its ports
+# may be up again as soon as all of it is there.
+LOST_LOOK_S = (0.1, 1.0)
 ABOUT_CIRCUITS = frozenset({DeviceEventKind.FOREIGN_CHANGE, DeviceEventKind.PORT, DeviceEventKind.ALARM})
 
 
@@ -277,22 +280,31 @@ class SwitchWorker:
 
         Until then its ports move; reading sooner that nothing has happened proves nothing.
         """
-        try:
-            observation = await self._looker.read_once()
-        except UnreadableError:
-            observation = None
-        if observation is None or difference_of(step, observation.matching) is not None:
-            await asyncio.sleep(deadline - self._loop.time())
+        backoff = Backoff(*LOST_LOOK_S)
+        while self._loop.time() < deadline:
+            try:
+                observation = await self._looker.read_once()
+            except UnreadableError:
+                pass
+            else:
+                if difference_of(step, observation.matching) is None:
+                    return
+            await asyncio.sleep(min(backoff.failed(), deadline - self._loop.time()))
 
     async def _settle_left(self, steps: Sequence[Step], observation: Observation) -> None:
-        """Steps of an earlier start: done when all is there, else decided when their deadline is over."""
-        settled_in = self._loop.time() + self._step_deadline_s
-        open_steps = [step for step in steps if difference_of(step, observation.matching) is not None]
-        self._settle_as_read([step for step in steps if step not in open_steps], observation)
-        if open_steps:
-            await asyncio.sleep(settled_in - self._loop.time())
-            self._settle_as_read(open_steps, await self._looker.read())
-        self.start_due()
+        """Steps of an earlier start: done as soon as all is there, else decided when their time is over."""
+        over_at = self._loop.time() + self._step_deadline_s
+        backoff = Backoff(*LOST_LOOK_S)
+        over = False
+        while steps:
+            settled = [s for s in steps if over or difference_of(s, observation.matching) is None]
+            steps = [step for step in steps if step not in settled]
+            self._settle_as_read(settled, observation)
+            self.start_due()
+            if steps:
+                await asyncio.sleep(min(backoff.failed(), over_at - self._loop.time()))
+                over = self._loop.time() >= over_at  # before the reading: what it shows then stays so
+                observation = await self._looker.read()
 
     def _settle_as_read(self, steps: Sequence[Step], observation: Observation) -> None:
         for step in steps:

@@ -46,6 +46,15 @@ WATCHDOG_SHARE = 1 / 6  # of the fence time: what a rank that runs has for abort
 log = logging.getLogger(__name__)
 
 
+def answer_within_s(fence_s: float, controllers: int) -> float:
+    """What an answer may take beyond the wait asked for, in seconds.
+
+    A leader that hangs answers nobody. Where there are other `controllers` to go on to, that is found out in
+    time to hear the next one before the fence, also when it has to be asked more than once.
+    """
+    return max(1.0, fence_s / (3 if controllers == 1 else 6))
+
+
 class RankSession:
     """One rank's session with the controller, from registration to `close`.
 
@@ -80,7 +89,7 @@ class RankSession:
         self._deadline_s = deadline_s
         self._watchdog = watchdog
         self._poll_s = min(POLL_S_MAX, fence_s / 3)
-        self._answer_s = max(1.0, fence_s / 3)
+        self._answer_s = answer_within_s(fence_s, client.where.count)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._talk = Conversation(rank, start)

@@ -2,7 +2,8 @@
 
 Arguments: the descriptor of a page with one double, the rank's process, and how often to look, in seconds.
 The double is the moment, on the machine's monotonic clock, at which the rank must be gone if it has not moved
-it on. A rank that is stopped (SIGSTOP, a debugger, a frozen container) moves nothing on.
+it on. A rank that is stopped (SIGSTOP, a debugger) moves nothing on. What stops this
+process as well, such as a frozen container, is outside its reach: it ends the rank as soon as both go on.
 """
 
 from __future__ import annotations

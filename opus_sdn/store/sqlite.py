@@ -172,6 +172,8 @@ def _remedy(failed: BaseException) -> str:
         return "name another file, or restore it from a copy"
     if code == sqlite3.SQLITE_FULL:
         return "free space on its disk"
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return "another program holds it locked, as a shell or a backup that writes to it: end that one"
     if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}:
         return "it needs an existing folder and a file that this user may write to"
     return "it needs a local disk with free space that this user may write to"

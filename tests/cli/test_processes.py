@@ -78,6 +78,15 @@ def test_a_second_controller_on_the_same_database_or_port_says_so_and_ends(tmp_p
             assert "Traceback" not in err
 
 
+def test_a_database_address_that_is_none_stops_the_start_and_is_not_shown(tmp_path: Path) -> None:
+    with opus_process(*serve_in(tmp_path, "--database", "postgresql://ann:secret@db:port/opus")) as process:
+        out, err = process.communicate(timeout=ENDS_S)
+    assert (process.returncode, out) == (1, "")
+    assert err.splitlines()[-1].startswith("error: database address is not an SQLAlchemy URL: use sqlite:///")
+    assert "a bug" not in err
+    assert "secret" not in err
+
+
 def test_a_fabric_file_that_is_wrong_stops_the_start_with_its_faults(tmp_path: Path) -> None:
     faulty = tmp_path / "faulty.yaml"
     faulty.write_text("version: 1\nhosts: 3\n")

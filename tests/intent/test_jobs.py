@@ -7,7 +7,7 @@ import pytest
 from opus_sdn.intent.changes import GroupChecked, IntentMoved, IntentState, JobSettled, JobStarted, JobState
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import CrossConnect
-from opus_sdn.intent.model import Arrival, Domain, Stream
+from opus_sdn.intent.model import Arrival, CoreSettings, Domain, Stream
 from tests.intent.bench import NOON, START, Bench
 from tests.intent.worlds import group, make_fabric, make_spec, places
 
@@ -58,6 +58,21 @@ def test_incarnations_go_on_from_what_the_store_remembers() -> None:
     bench = Bench(make_fabric(2))
     bench.engine.state.incarnations["job"] = 41
     assert bench.job(make_spec(places(2))) == 42
+
+
+def test_of_jobs_that_are_over_a_limited_number_of_names_is_kept_and_no_number_is_given_again() -> None:
+    bench = Bench(make_fabric(2), CoreSettings(settled_jobs_max=1, job_names_max=3))
+    numbers: dict[str, int] = {}
+    for at, name in enumerate(("a", "b", "a", "c", "d", "e", "b", "a")):
+        spec = make_spec(places(2), {"dp": 2}, name, nonce=str(at))
+        incarnation, _ = bench.engine.put_job(bench.now, spec)
+        assert incarnation > numbers.get(name, 0)
+        numbers[name] = incarnation
+        bench.engine.end_job(bench.now, name, incarnation)
+        bench.play()
+        assert set(bench.engine.state.incarnations) == set(bench.engine.state.past_nonces)
+        assert len(bench.engine.state.incarnations) <= 3
+    assert numbers["a"] > 2, "it was forgotten, its numbers were not"
 
 
 def test_a_job_that_has_failed_and_holds_nothing_makes_room_for_any_owner(bench: Bench) -> None:

@@ -59,26 +59,36 @@ def test_ports_of_a_step_that_is_not_read_back_are_up_for_nobody() -> None:
     run_virtual(main)
 
 
-def test_a_lost_answer_is_followed_by_a_reading_only_when_the_command_can_no_longer_act() -> None:
+def test_a_command_whose_answer_was_lost_may_act_until_its_deadline() -> None:
     async def main() -> None:
-        store, switch = HeldStore(), FakeSwitch(behave=failing(AmbiguousError("connection reset")))
-        world = await World(store=store, switch=switch, step_deadline_s=3.0).start()
+        switch = FakeSwitch(behave=failing(AmbiguousError("connection reset")))
+        world = await World(switch=switch, step_deadline_s=3.0).start()
         world.arrive("pair-0", 0, 0, 1)
-
-        async def late_effect() -> None:
-            await asyncio.sleep(2.5)
-            (step,) = world.engine.state.switches["ocs0"].progress.values()
-            switch.change(step.step.remove, step.step.add)
-
-        late = asyncio.ensure_future(late_effect())
         await asyncio.sleep(2.9)
-        assert [round(at, 3) for at in switch.reads] == [0.0, 0.0], "at the start, and at once in vain"
-        assert world.granted(0) == []
-        await asyncio.sleep(0.2)
-        await late
-        assert [round(at, 3) for at in switch.reads[2:]] == [3.0]
-        assert len(switch.applies) == 1, "the lost command did it: there is nothing to do again"
+        assert len(switch.reads) > 2, "nothing can be seen of it"
+        assert len(switch.applies) == 1, "that it has done nothing yet proves nothing"
+        assert world.engine.state.switches["ocs0"].moving
+        await asyncio.sleep(0.3)
+        assert [round(at, 3) for at in switch.applies[1:]] == [3.05], (
+            "the deadline, and a switch's first pause"
+        )
         assert world.granted(0) == [("pair-0", 0)]
+
+    run_virtual(main)
+
+
+def test_a_late_effect_of_a_command_whose_answer_was_lost_is_not_waited_for_longer_than_it_takes() -> None:
+    async def main() -> None:
+        switch = FakeSwitch(behave=failing(AmbiguousError("connection reset")))
+        world = await World(switch=switch, step_deadline_s=3.0).start()
+        world.arrive("pair-0", 0, 0, 1)
+        await asyncio.sleep(0.5)
+        (step,) = world.engine.state.switches["ocs0"].progress.values()
+        switch.change(step.step.remove, step.step.add)
+        assert world.granted(0) == []
+        await asyncio.sleep(1.0)
+        assert world.granted(0) == [("pair-0", 0)]
+        assert len(switch.applies) == 1, "the lost command did it: there is nothing to do again"
 
     run_virtual(main)
 

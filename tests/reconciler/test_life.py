@@ -82,7 +82,7 @@ def test_after_the_store_is_lost_nothing_is_granted_no_step_starts_and_it_is_sai
         store.lose(StoreError("disk is full"))
         await asyncio.sleep(60)
         assert len(world.switch.applies) == 1
-        assert world.runtime.checks()["store"] == "failed"
+        assert world.runtime.checks()["store"] == "disk is full"
 
     with caplog.at_level(logging.CRITICAL):
         run_virtual(main)

@@ -483,6 +483,24 @@ def test_a_step_of_an_earlier_start_may_still_act_until_its_deadline() -> None:
     run_virtual(main)
 
 
+def test_a_late_effect_of_a_step_of_an_earlier_start_is_not_waited_for_longer_than_it_takes() -> None:
+    async def main() -> None:
+        store, switch = HeldStore(), FakeSwitch()
+        journal(store)
+        world = after_a_restart(switch, store)
+        await world.start()
+        world.arrive("pair-0", 0, 0, 1)
+        await asyncio.sleep(0.5)
+        assert reason(world, 0) is Reason.MOVING
+        switch.matching |= RING_0
+        await asyncio.sleep(1)
+        assert outcomes(store) == [(1, StepState.DONE, None)]
+        assert world.granted(0) == [("pair-0", 0)]
+        assert switch.applies == []
+
+    run_virtual(main)
+
+
 def test_a_step_of_an_earlier_start_that_never_acted_has_failed_and_what_it_was_for_is_planned_anew() -> None:
     async def main() -> None:
         store, switch = HeldStore(), FakeSwitch()

@@ -18,7 +18,7 @@ from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.model import CoreSettings, Grant, Stream
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.errors import ControllerError, ForkedProcessError, OpusError, OpusJobFailed
-from opus_sdn.shim.session import UNREACHABLE, RankSession
+from opus_sdn.shim.session import UNREACHABLE, RankSession, answer_within_s
 from opus_sdn.shim.settings import Address
 from tests.shim.small_controller import SmallController, a_fabric
 
@@ -123,6 +123,15 @@ def test_news_are_said_at_once_although_a_long_poll_stands() -> None:
             a.wait(lambda: len(a.grants) == 1)
             assert a.grants[0].stream == OTHER
             assert controller.polls_run_out == 0
+
+
+@pytest.mark.parametrize(
+    ("fence_s", "controllers", "wanted_s"), [(15.0, 1, 5.0), (15.0, 3, 2.5), (2.0, 1, 1.0), (2.0, 2, 1.0)]
+)
+def test_a_controller_that_hangs_is_left_sooner_where_there_are_others(
+    fence_s: float, controllers: int, wanted_s: float
+) -> None:
+    assert answer_within_s(fence_s, controllers) == wanted_s
 
 
 def test_over_tls_a_standing_poll_keeps_no_news_waiting_either(

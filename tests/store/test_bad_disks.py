@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from opus_sdn.intent.changes import EventAppended
-from opus_sdn.store import filesystem, migrate
+from opus_sdn.store import filesystem, migrate, sqlite
 from opus_sdn.store.base import StoreError
 from opus_sdn.store.memory import MemoryStore
 from opus_sdn.store.sql import SqlStore
@@ -221,3 +222,21 @@ def test_a_damaged_page_is_refused_at_the_start_or_is_of_the_history_only(
     assert [
         said for said in refusals if "damaged.db" not in said or "restore it from a copy" not in said
     ] == []
+
+
+def test_a_database_that_another_program_keeps_locked_says_so(
+    opener: OpenSql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.1)
+    path = tmp_path / "locked.db"
+    store = opener(f"sqlite:///{path}")
+    shell = sqlite3.connect(path, isolation_level=None)
+    try:
+        shell.execute("BEGIN IMMEDIATE")
+        lost = store.submit(batch(1, EventAppended("job.started", "a", 1)))
+        with pytest.raises(
+            StoreError, match=r"database is locked.*another program holds it locked.*end that"
+        ):
+            lost.result(30)
+    finally:
+        shell.close()
