@@ -153,6 +153,7 @@ class PairResult:
 class Applied:
     """Result of one bulk transaction. `dark_ms` = time the changed pairs were without light, if known.
 
+    It is an upper bound where light is found by asking: it has the time of requests and answers in it.
     `pairs` has every pair that was asked for or displaced, where the driver can tell. `revision` = that of
     the table afterwards, when it was read.
     """

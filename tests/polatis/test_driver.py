@@ -263,6 +263,17 @@ def test_labels_that_were_set_in_part_are_never_reported_as_nothing_changed() ->
     asyncio.run(main())
 
 
+def test_a_change_over_tl1_does_not_wait_for_labels() -> None:
+    """Every request may take a second, and somebody else's labels are no part of a change."""
+
+    async def main() -> None:
+        async with polatis_world("tl1") as world:
+            assert (await world.driver.apply((), pairs((3, 3)), 1)).shortfall() is None
+            assert not [r for r in world.emulator.requests if r.request.startswith("RTRV-PORT-LABEL")]
+
+    asyncio.run(main())
+
+
 @DOORS
 def test_a_monitor_that_falls_silent_is_not_taken_for_light(door: str) -> None:
     async def main() -> None:
@@ -280,7 +291,7 @@ def test_a_monitor_that_falls_silent_is_not_taken_for_light(door: str) -> None:
 def test_ports_that_the_device_lists_no_more_are_not_taken_for_open(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = RestconfTransport.ports
 
-    async def some(self: RestconfTransport, total: int) -> Mapping[int, WirePort]:
+    async def some(self: RestconfTransport, total: int, *, labels: bool = False) -> Mapping[int, WirePort]:
         return {number: port for number, port in (await whole(self, total)).items() if number != 12}
 
     async def main() -> None:

@@ -136,7 +136,7 @@ def test_tables_ports_and_power_are_read() -> None:
 
     async def ask(t: Tl1Transport) -> None:
         assert await t.table() == WireTable(((1, 49), (7, 50)))
-        assert await t.ports(96) == {1: WirePort(True, label="a;b"), 2: WirePort(False)}
+        assert await t.ports(96, labels=True) == {1: WirePort(True, label="a;b"), 2: WirePort(False)}
         assert await t.power([49, 50]) == {49: -12.34, 50: -60.0}
 
     run(device, ask)

@@ -138,7 +138,7 @@ class PolatisDriver:
             device = await self._ready()
             _, table = await self._table(device)
             numbering = device.numbering
-            states = await device.transport.ports(numbering.total)
+            states = await device.transport.ports(numbering.total, labels=True)
             everything = range(1, numbering.total + 1)
             if missing := [number for number in everything if number not in states]:
                 raise TransientError(
@@ -201,7 +201,7 @@ class PolatisDriver:
             transport, total = device.transport, device.numbering.total
 
             async def now() -> Mapping[int, object]:
-                states = await transport.ports(total)
+                states = await transport.ports(total, labels=True)
                 return {n: states[n].label for n in wanted if n in states}
 
             await self._written(lambda: transport.label(wanted), now, wanted, "labels")

@@ -150,8 +150,8 @@ class RestconfTransport:
         answer = await self._ask_if(method, CIRCUITS, body if pairs else None, before.etag)
         self._require_success(answer, writing=True)
 
-    async def ports(self, total: int) -> Mapping[int, WirePort]:
-        """All ports, in one request."""
+    async def ports(self, total: int, *, labels: bool = False) -> Mapping[int, WirePort]:
+        """All ports, labels included, in one request."""
         return self._read(ports_of, await self._get(DATA + "optical-switch:port-config/port"))
 
     async def power(self, numbers: Sequence[int]) -> Mapping[int, float] | None:

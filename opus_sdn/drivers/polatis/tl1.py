@@ -100,11 +100,13 @@ class Tl1Transport:
         await self.delete([a for a, b in before.pairs if (a, b) not in pairs], before)
         await self.merge([pair for pair in pairs if pair not in before.pairs], before)
 
-    async def ports(self, total: int) -> Mapping[int, WirePort]:
-        """Shutters and labels of all ports. TL1 does not tell a failed port from a good one."""
+    async def ports(self, total: int, *, labels: bool = False) -> Mapping[int, WirePort]:
+        """Shutters of all ports, and labels. TL1 does not tell a failed port from a good one."""
         shutters = dict(self._values(await self._ask(f"RTRV-PORT-SHUTTER::1&&{total:d}:{{tag}}:;")))
-        labels = await self._session.ask(f"RTRV-PORT-LABEL::1&&{total:d}:{{tag}}:;", writing=False)
-        names = dict(self._values(labels)) if labels.completed else {}
+        names: dict[int, str] = {}
+        if labels:
+            answer = await self._session.ask(f"RTRV-PORT-LABEL::1&&{total:d}:{{tag}}:;", writing=False)
+            names = dict(self._values(answer)) if answer.completed else {}
         return {
             number: WirePort(enabled=state.upper() == "OPEN", label=names.get(number, ""))
             for number, state in shutters.items()

@@ -95,8 +95,8 @@ class Transport(Protocol):
         """Make these the whole table."""
         ...
 
-    async def ports(self, total: int) -> Mapping[int, WirePort]:
-        """State of ports 1 to `total`."""
+    async def ports(self, total: int, *, labels: bool = False) -> Mapping[int, WirePort]:
+        """State of ports 1 to `total`; labels only if asked for, as they may take a request of their own."""
         ...
 
     async def power(self, numbers: Sequence[int]) -> Mapping[int, float] | None:
