@@ -139,7 +139,7 @@ def test_names_that_a_job_chose_cannot_write_to_the_terminal(
 
     in_use = opus("apply", "-f", fabric_of(6, tmp_path))
     assert in_use.code == 1
-    assert "was refused (409 port-in-use): job evil uses ports" in in_use.err
+    assert "was refused (409 port-in-use): job evil runs, and its rank 0 uses port" in in_use.err
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
