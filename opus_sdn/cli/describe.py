@@ -60,6 +60,19 @@ CONTENDED_COLUMNS = columns(
     instead=lambda pair: pairs_text(pair.get("instead")),
     held_until="held_until",
 )
+POINT_COLUMNS = columns(
+    semantics="semantics",
+    mode="mode",
+    delay_ms="delay_ms",
+    latency_ns="latency_ns",
+    bandwidth_gbps="bandwidth_gbps",
+    step_ms=lambda point: "cannot finish" if point.get("finish_ns") is None else point.get("step_ms"),
+    exposed_ms=lambda point: point["exposed_delay_ns"] / 1e6 if "exposed_delay_ns" in point else None,
+    reconfigurations=lambda point: len(point["reconfigurations"]) if "reconfigurations" in point else None,
+)
+CYCLE_COLUMNS = columns(
+    rank="rank", waits_for="waits_for", operation="operation", connection="connection", why="reason"
+)
 DARK_COLUMNS = columns(pair=lambda pair: pairs_text([pair]), detail="detail")
 Place = tuple[str, int]  # a switch's name and a position on it
 
@@ -226,6 +239,30 @@ def _intent(asked: Controller, intent: Item) -> None:
         _held(asked, "Held in its way", lambda lock: circuit in (lock.get("circuits") or ()))
 
 
+def _simulation(_: Controller, simulation: Item) -> None:
+    result = simulation.get("result") or []
+    points = [result] if isinstance(result, dict) else result
+    shown = {column.title.capitalize(): column.cell(simulation) for column in KINDS["simulations"].columns}
+    print_facts(
+        {
+            **shown,
+            "Inputs": simulation.get("inputs"),
+            "Ranges": simulation.get("sweep"),
+            "Started at": simulation.get("started_at"),
+            "Ended at": simulation.get("ended_at"),
+        }
+    )
+    if points:
+        print_section("Result", points, POINT_COLUMNS)
+    for point in points:
+        if point.get("cycle"):
+            print_section(
+                f"Cannot finish: {point['semantics']} {point['mode']} {point['delay_ms']:g} ms",
+                point["cycle"],
+                CYCLE_COLUMNS,
+            )
+
+
 def _anything(_: Controller, item: Item) -> None:
     print_facts({name.replace("_", " ").capitalize(): value for name, value in item.items()})
 
@@ -267,4 +304,5 @@ _DESCRIBED: dict[str, Callable[[Controller, Item], None]] = {
     "switches": _switch,
     "locks": _lock,
     "intents": _intent,
+    "simulations": _simulation,
 }

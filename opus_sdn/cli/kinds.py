@@ -61,6 +61,19 @@ def reason_text(item: Item) -> str:
     return f"{reason.get('code')}: {reason.get('detail')}" if reason else ""
 
 
+def _simulation_text(item: Item) -> str:
+    """What was asked for, as `replay 10 ms on-demand peer`; `sweep` for ranges."""
+    replay = item.get("replay")
+    if replay is None:
+        return "sweep"
+    return f"replay {replay['delay_ms']:g} ms {replay['mode']} {replay['semantics']}"
+
+
+def _progress_text(item: Item) -> str:
+    progress = item.get("progress") or {}
+    return f"{progress.get('phase')} {progress.get('done')}/{progress.get('points')}"
+
+
 def _flags(*names: str) -> Callable[[Item], str]:
     return lambda item: ", ".join(name for name in names if item.get(name))
 
@@ -246,6 +259,21 @@ KINDS = {
                 causes="causes",
                 disturbed="disturbed",
             ),
+        ),
+        Kind(
+            "simulations",
+            "simulation",
+            "id",
+            columns(
+                id="id",
+                label="label",
+                what=_simulation_text,
+                state="state",
+                progress=_progress_text,
+                created_at="created_at",
+                failure=lambda item: (item.get("failure") or {}).get("detail"),
+            ),
+            single=True,
         ),
         Kind(
             "events",

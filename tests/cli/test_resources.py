@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -17,7 +18,9 @@ from opus_sdn.cli import controller as cli_controller
 from opus_sdn.cli import events
 from opus_sdn.fabric_file import generate_fabric
 from opus_sdn.settings import load_settings
+from tests.api.world import wait_until
 from tests.cli.conftest import Opus
+from tests.whatif.cases import DATA, MICROBATCHES
 
 JOB = "train"
 PLACEMENT = [{"rank": rank, "host": f"host{rank}", "slot": 0} for rank in range(4)]
@@ -297,6 +300,35 @@ def test_an_intent_is_described_with_why_it_waits_and_what_is_in_its_way(opus: O
         ["0", "dp-0#0"],
         ["1", "dp-0#0"],
     ]
+
+
+def test_a_simulation_is_listed_and_described_with_its_result_and_who_waits_for_whom(
+    opus: Opus, world: World
+) -> None:
+    def sent(name: str) -> dict[str, str]:
+        content = (DATA / MICROBATCHES / name).read_bytes()
+        return {"name": name, "content": base64.b64encode(content).decode()}
+
+    inputs = {
+        "et": sent("workload_et.tar.xz"),
+        "groups": sent("workload.json"),
+        "system": sent("system.json"),
+        "schedules": sent("schedules.txt.xz"),
+    }
+    body = {"label": "four", "inputs": inputs, "sweep": {"delays_ms": [10, 50]}}
+    name = world.api.post("/simulations", json=body).raise_for_status().json()["id"]
+    wait_until(lambda: world.get(f"/simulations/{name}")["state"] == "done", "the sweep is done")
+    assert opus("get", "simulations", "-o", "json").json == world.get("/simulations")
+    assert opus("describe", "simulation", name, "-o", "json").json == world.get(f"/simulations/{name}")
+    listed = [" ".join(line.split()) for line in opus("get", "simulations").lines]
+    assert listed[0] == "ID LABEL WHAT STATE PROGRESS CREATED AT FAILURE"
+    assert listed[1].startswith(f"{name} four sweep done replaying 2/2 ")
+    text = [" ".join(line.split()) for line in opus("describe", "simulation", name).lines]
+    assert [line for line in text if line.startswith("peer on-demand 10 936.25 - 1084.472 ")]
+    assert "peer on-demand 50 936.25 - cannot finish - -" in text
+    cycle = text[text.index("Cannot finish: peer on-demand 50 ms:") + 2 :]
+    waits = [line.split()[:2] for line in cycle if line]
+    assert [whom for _, whom in waits] == [rank for rank, _ in (*waits[1:], waits[0])]
 
 
 def test_what_has_no_description_of_its_own_is_shown_field_by_field(opus: Opus) -> None:

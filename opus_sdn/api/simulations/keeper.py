@@ -143,10 +143,8 @@ class Simulations:
         else:
             known.state, known.failure = SimulationState.FAILED, outcome
         known.ended.set()
-        detail = known.failure.detail if known.failure is not None else None
-        logger.info(
-            "simulation ended", extra={"simulation": known.id, "state": known.state, "detail": detail}
-        )
+        why = {} if known.failure is None else {"detail": known.failure.detail}
+        logger.info("simulation ended", extra={"simulation": known.id, "state": known.state, **why})
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
