@@ -471,16 +471,20 @@ def test_a_controller_that_stops_ends_its_simulations(tmp_path: Path) -> None:
 
 
 def test_a_controller_that_is_killed_leaves_no_simulation_behind(tmp_path: Path) -> None:
-    given = settings(tmp_path, traces_dir=DATA).model_dump(mode="json", exclude_defaults=True)
+    os.mkfifo(tmp_path / "pipe.json")  # nobody writes: the simulation waits, and says nothing meanwhile
+    given = settings(tmp_path, traces_dir=tmp_path).model_dump(mode="json", exclude_defaults=True)
     ready = tmp_path / "ready"
     command = [sys.executable, "-m", "tests.api.process", json.dumps(given), str(ready)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until(ready.exists, "the controller is ready")
         url = json.loads(ready.read_text())["url"]
-        body = {"inputs": named(LLAMA), "sweep": ENDLESS}
-        httpx.post(f"{url}{PREFIX}/simulations", json=body, trust_env=False).raise_for_status()
-        wait_until(lambda: folders() and children(process.pid), "it runs")
+        body = {"inputs": sent(EIGHT, system={"path": "pipe.json"}), **ONCE}
+        with httpx.Client(base_url=url + PREFIX, trust_env=False) as http:
+            known = http.post("/simulations", json=body).raise_for_status().json()["id"]
+            loading = lambda: http.get(f"/simulations/{known}").json()["progress"]["phase"] == "loading"  # noqa: E731
+            wait_until(loading, "it reads its files")
+            assert len(folders()) == 1
         (simulation,) = children(process.pid)
     finally:
         process.kill()
