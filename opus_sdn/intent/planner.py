@@ -14,6 +14,9 @@ from opus_sdn.intent.fabric import Circuit, CrossConnect, Switch, Terminal
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.standing import Bar
 
+# Obstacles that go away only when somebody does something at the device.
+LASTING = frozenset({Reason.FOREIGN, Reason.CONTENDED, Reason.DARK})
+
 
 @dataclass(frozen=True, slots=True)
 class SwitchFacts:
@@ -90,6 +93,7 @@ def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | No
     blocked: list[Blocked] = []
     for want in wants:
         mine = chosen is None or want.key in chosen
+        hopeless = _hopeless(facts, want) if mine and want.yields else None
         for circuit in want.circuits:
             because, begun = _closed(facts, circuit), False
             if because is not None:  # it will not go, and keeps no port from those that may
@@ -98,7 +102,7 @@ def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | No
                 continue
             if mine and not is_up(facts, circuit):
                 victims = victims_of(facts, circuit)
-                because = _obstacle(facts, circuit, victims, reserved)
+                because = _obstacle(facts, circuit, victims, reserved) or (hopeless if victims else None)
                 if because is None:
                     remove.update(dict.fromkeys(victims))
                     add.update(dict.fromkeys(_absent(facts, circuit)))
@@ -119,6 +123,16 @@ def plan(facts: SwitchFacts, wants: Sequence[Want], chosen: Collection[str] | No
             else:
                 blocked.append(Blocked(want.key, f"{pair.ingress}->{pair.egress}", because))
     return Plan(facts.switch.name, facts.generation, tuple(remove), tuple(add), tuple(causes), tuple(blocked))
+
+
+def _hopeless(facts: SwitchFacts, want: Want) -> Because | None:
+    """Why one that yields cannot be made whole however long it waits: then it takes nothing from others.
+
+    Two of these would else take each other's circuits down for ever.
+    """
+    missing = (circuit for circuit in want.circuits if not is_up(facts, circuit))
+    found = (_obstacle(facts, circuit, victims_of(facts, circuit), {}) for circuit in missing)
+    return next((because for because in found if because is not None and because.reason in LASTING), None)
 
 
 def victims_of(facts: SwitchFacts, circuit: Circuit) -> tuple[CrossConnect, ...]:

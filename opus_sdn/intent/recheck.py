@@ -101,8 +101,8 @@ def _protected(
                 default=len(ordered),
             )
             for intent in ordered[:first_cause]:
-                if state.bar_against(intent.connection.circuits) is not None:
-                    continue
+                if intent.yields or state.bar_against(intent.connection.circuits) is not None:
+                    continue  # planning keeps nothing for it either
                 for circuit in intent.connection.circuits:
                     if circuit.switch == step.switch and pair in circuit.cross_connects:
                         return f"{_name(pair)} is needed by {intent.key}, which goes first"

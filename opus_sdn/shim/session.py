@@ -271,7 +271,8 @@ class RankSession:
         """When the thread has something to do again, if nothing is heard."""
         if self._failed is not None:
             return now + self._poll_s
-        events = [exchange.expires_at for exchange in self._exchanges.under_way]
+        under_way = self._exchanges.under_way
+        events = [exchange.expires_at for exchange in under_way]
         with self._lock:
             holding, waiting, has_news = self._talk.holding, self._talk.waiting, self._talk.has_news
         if holding:
@@ -280,8 +281,10 @@ class RankSession:
             events.append(self._heard_at + self._deadline_s)
         if self._retry_at > now:
             events.append(self._retry_at)
-        elif not has_news and not any(x.is_poll for x in self._exchanges.under_way):
+        elif not has_news and not any(exchange.is_poll for exchange in under_way):
             events.append(self._quiet_since + LINGER_S)
+        elif not has_news and len(under_way) < EXCHANGES_MAX and all(x.is_poll for x in under_way):
+            events.append(self._overdue_at())
         return min(events, default=now + self._poll_s)
 
     def _next(self, now: float) -> tuple[Letter, float] | None:
@@ -297,12 +300,20 @@ class RankSession:
             waiting = self._talk.waiting > 0
             if not self._talk.has_news:
                 if any(exchange.is_poll for exchange in under_way):
-                    return None
+                    checks = any(not exchange.is_poll for exchange in under_way)
+                    return None if checks or now < self._overdue_at() else (self._talk.compose(), 0.0)
                 if not waiting and now < self._quiet_since + LINGER_S:
                     return None
                 return self._talk.compose(), self._poll_s
             letter = self._talk.compose()
             return letter, self._poll_s if waiting else 0.0
+
+    def _overdue_at(self) -> float:
+        """When a poll has waited for its answer for too long: then another request asks beside it.
+
+        A poll that gets lost without a trace would be given up when the fence is hardly any time away.
+        """
+        return self._quiet_since + self._poll_s + self._fence_s / 15
 
     def _send(self, due: tuple[Letter, float]) -> None:
         letter, wait_s = due

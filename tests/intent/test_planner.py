@@ -183,6 +183,19 @@ def test_what_cannot_be_made_says_why(
     assert seen == [(key, circuit(text).id, reason, data) for key, text, reason, data in blocked]
 
 
+def test_one_that_yields_and_cannot_be_made_whole_takes_nothing_from_others() -> None:
+    facts = Facts(up=("1-5",), extra=((3, 9),)).build()  # nobody of ours is on position 9
+    circuits = (circuit("1-2"), circuit("3-4"), circuit("6-7"))
+    made_of_it = plan(facts, [Want("a", circuits, yields=True)])
+    assert (flat(made_of_it.remove), flat(made_of_it.add)) == (set(), both("6-7"))
+    assert [(blocked.circuit, blocked.because.reason) for blocked in made_of_it.blocked] == [
+        (circuit("1-2").id, Reason.FOREIGN),
+        (circuit("3-4").id, Reason.FOREIGN),
+    ]
+    impatient = plan(facts, [Want("a", circuits)])
+    assert (flat(impatient.remove), flat(impatient.add)) == (both("1-5"), both("1-2", "6-7"))
+
+
 def test_bidirectional_and_directed_circuits_are_made_of_one_cross_connect() -> None:
     assert flat(made(Facts(kind=CircuitKind.BIDIRECTIONAL, up=("1-3",)), "a: 2-1").remove) == {(1, 3)}
     assert flat(made(Facts(kind=CircuitKind.BIDIRECTIONAL), "a: 2-1").add) == {(1, 2)}

@@ -248,6 +248,23 @@ def test_half_a_circuit_of_a_stalled_need_may_be_taken_down_for_others(bench: Be
     assert bench.grants(2) == [("bc", 0)]
 
 
+def test_half_a_circuit_of_a_stalled_need_may_be_taken_down_for_another_stalled_one(bench: Bench) -> None:
+    bench.arrive(AB, 0, 0, 1)
+    bench.arrive(BC, 0, 1, 2)
+    fail_until(bench, NOON + 20)
+    states = {intent.key: intent.state for intent in bench.engine.state.jobs["job"].waiting}
+    assert states["ab#0"] is IntentState.STALLED
+    bench.lit["ocs0"] = {CrossConnect(1, 0)}
+    bench.observe()
+    bench.pause()
+    carry_out(bench, without_ab)
+    for _ in range(12):
+        if not bench.grants(2):
+            bench.pause()
+            carry_out(bench, without_ab)
+    assert bench.grants(2) == [("bc", 0)]
+
+
 def test_what_waits_for_traffic_is_not_stalled_however_long_it_waits() -> None:
     bench = Bench(make_fabric(4, ports=1), PATIENT)
     bench.observe()

@@ -58,6 +58,7 @@ class SmallController:
         self.settings = settings or CoreSettings()
         self.fabric = fabric or a_fabric()
         self.changed = threading.Condition()
+        self.over = threading.Event()
         self.engine = Engine(self.fabric, self.settings, start)
         self.delay_s = 0.0
         self.requests: list[tuple[str, str, Any]] = []
@@ -87,6 +88,9 @@ class SmallController:
                 fate = controller.mangle(self.command, self.path)
                 if fate == "drop":
                     self.close_connection = True
+                    return
+                if fate == "silent":  # the connection stands, and nothing ever comes
+                    controller.over.wait()
                     return
                 if fate == "not-ready":
                     status, answer = 503, {"type": "urn:opus-sdn:problem:not-ready", "detail": "in a while"}
@@ -126,6 +130,7 @@ class SmallController:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.over.set()
         with self.changed:
             self._stopped = True
             self.changed.notify_all()

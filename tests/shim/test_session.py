@@ -294,6 +294,25 @@ def test_a_rank_that_holds_circuits_stops_by_itself_when_nobody_answers() -> Non
             assert (b.failed[0].problem, b.failed[0].rank) == ("rank-lost", 0)
 
 
+def test_one_poll_that_gets_lost_without_a_trace_is_no_reason_to_fence() -> None:
+    with SmallController(a_fabric(gpus=1)) as controller:
+        declare(controller)
+        with ranks_of(controller, fence_s=3.0) as (a, b):
+            for rank in (a, b):
+                rank.holds = True
+                rank.session.arrive(RING, 0)
+            for rank in (a, b):
+                rank.wait(lambda rank=rank: len(rank.grants) == 1)  # type: ignore[misc]
+            polls = controller.polls_run_out
+            eventually(lambda: controller.polls_run_out >= polls + 2)  # the next ones have just begun
+            lost = ["silent"]
+            controller.mangle = lambda method, path: lost.pop() if lost else None
+            eventually(lambda: not lost)
+            begin = time.monotonic()
+            eventually(lambda: time.monotonic() - begin > 4.0)
+            assert a.failed == b.failed == []
+
+
 def test_a_rank_that_waits_gives_up_at_its_deadline() -> None:
     with SmallController(a_fabric(gpus=1)) as controller:
         declare(controller)
