@@ -176,6 +176,28 @@ def c17() -> Scenario:
     )
 
 
+def c18() -> Scenario:
+    """Two rings that both need both rails: whichever rail served one of them first, both have to agree."""
+    near, far = (
+        [Collective("near", "n"), Collective("far", "f")],
+        [Collective("far", "f"), Collective("near", "n")],
+    )
+    both = [Wait("n"), Wait("f"), Collective("near", "n2"), Collective("far", "f2"), Wait("n2"), Wait("f2")]
+    return scenario(
+        "c18",
+        [group("near", 0, 1, 2, 3), group("far", 2, 3, 4, 5)],
+        [
+            [Collective("near"), Collective("near")],
+            [Collective("near"), Collective("near")],
+            [*near, *both],
+            [*far, *both],
+            [Collective("far"), Collective("far")],
+            [Collective("far"), Collective("far")],
+        ],
+        gpus=2,
+    )
+
+
 def phase_counters() -> Scenario:
     """GPipe with FSDP inside 4 stages x 2 replicas: members of a group have different numbers of phases."""
     return schedules.training(schedules.Shape("gpipe", pp=4, dp=2, batches=2, layers=2))

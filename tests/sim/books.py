@@ -29,6 +29,7 @@ class _Job:
     running: bool = True
     asserted: set[int] = field(default_factory=set)  # ranks that the present life has heard
     stopped: set[int] = field(default_factory=set)  # ranks that have stopped, in truth
+    left: set[int] = field(default_factory=set)  # ranks whose farewell is stored
 
 
 class Books:
@@ -96,6 +97,8 @@ class Books:
                     self._job_started(change)
                 case ch.JobSettled():
                     self._jobs[change.job, change.incarnation].running = False
+                case ch.RankLeft():
+                    self._jobs[change.job, change.incarnation].left.add(change.rank)
                 case ch.RunGranted():
                     self._run_granted(change)
                 case ch.IntentMoved():
@@ -230,7 +233,8 @@ class Books:
         self._check_traffic(device, transition)
         self._check_locks(device, transition)
         self._check_jobs(device, transition)
-        if transition.remove and not self._began_clean:
+        # What an earlier start has sent may land within its deadline: that was decided before.
+        if transition.remove and not self._began_clean and transition.epoch == self._life:
             self._check_grace(device, transition)
 
     def _check_traffic(self, device: SimDevice, transition: Transition) -> None:
@@ -276,7 +280,7 @@ class Books:
             if not job.running or job.started_by == self._life:
                 continue
             if touched & job.cabling.positions.get(device.name, set()):
-                missing = job.cabling.ranks - job.asserted - job.stopped
+                missing = job.cabling.ranks - job.asserted - job.stopped - job.left
                 missing = {
                     rank for rank in missing if self._now() - self._spoke[RankKey(*key, rank)] <= self.lease_s
                 }
@@ -422,6 +426,8 @@ def _takes(circuit: Circuit, device: SimDevice, transition: Transition) -> bool:
     own = set(circuit.cross_connects)
     if set(transition.remove) & own:
         return True
+    if own <= (device.core.table - set(transition.remove)) | set(transition.add):
+        return False
     strange = {
         terminal
         for pair in (*transition.remove, *transition.add)

@@ -153,17 +153,21 @@ class SimDriver:
         rng: random.Random,
         after: Callable[[float, Callable[[], None]], None],
         meet: Callable[[str], FaultKind | None],
+        passing: Callable[[str], bool],
         deadline_s: float,
     ) -> None:
         self.device = device
         self._rng = rng
         self._after = after
         self._meet = meet
+        self._passing = passing
         self._deadline_s = deadline_s
         self.link_s = rng.choice((0.0, 0.0005, 0.01))
 
     async def describe(self) -> Description:
+        await self._passed("before a driver call")
         await self._travel()
+        await self._passed("after a driver call")
         if self.device.away:
             raise TransientError("the switch does not answer", 0.05)
         switch = self.device.core.switch
@@ -171,6 +175,7 @@ class SimDriver:
 
     async def read(self) -> Observation:
         """What the device held when it was asked: the answer may be old when it comes."""
+        await self._passed("before a driver call")
         fault = self._meet("read")
         await self._travel()
         if fault is FaultKind.SILENT:
@@ -182,6 +187,7 @@ class SimDriver:
         if fault is FaultKind.SLOW:
             await self._wait(self._rng.uniform(0.1, 0.9) * self._deadline_s)
         await self._travel()
+        await self._passed("after a driver call")
         self.device.read = seen.matching
         return seen
 
@@ -196,6 +202,7 @@ class SimDriver:
     ) -> Applied:
         """Send the command, whatever becomes of its answer."""
         assert mode is ConflictMode.SAFE, "what is in the way is removed by name or not at all"
+        await self._passed("before a driver call")
         self.device.watcher.sent(self.device, epoch)
         fault = self._meet("apply")
         refusal = self._refusal(fault)
@@ -218,6 +225,7 @@ class SimDriver:
             await self._travel()
             raise AmbiguousError("no answer (the request is still on its way)")
         failed = await answer
+        await self._passed("after a driver call")
         if fault is FaultKind.ANSWER_LOST:
             raise AmbiguousError("no answer (the answer was lost)")
         if fault is FaultKind.PARTIAL:
@@ -274,6 +282,10 @@ class SimDriver:
 
         self._after(self._hop_s() + late_s, arrived)
         return answer
+
+    async def _passed(self, point: str) -> None:
+        if self._passing(point):
+            await asyncio.get_running_loop().create_future()  # nothing runs any more in this process
 
     def _hop_s(self) -> float:
         return self.link_s * self._rng.uniform(0.2, 3.0)

@@ -88,7 +88,9 @@ def _runtime(world: World) -> Runtime:
 def check(world: World) -> None:
     """Every rank has ended, with its work done or with a cause; harmless faults have ended nothing."""
     for run in world.fleet.runs:
-        if not run.well and run.lethal is None:
+        # A rank that is done waits some seconds for its farewell to be heard; then its lease decides.
+        unheard = any(rank.gone and not rank.bade_farewell and rank.failure is None for rank in run.ranks)
+        if not run.well and run.lethal is None and not unheard:
             raise ViolationError("end", f"job {run.name} has failed, and nothing has gone wrong for it")
     if world.books.active or world.witness.active:
         raise ViolationError("end", "operations are under way although every rank has ended")

@@ -25,6 +25,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__()
         self._now = now
+        self.dead = False  # nothing runs any more, whatever is ready
 
     def time(self) -> float:
         return self._now()
@@ -62,7 +63,7 @@ class SimLoop(asyncio.BaseEventLoop):
         events._set_running_loop(self)
         try:
             for _ in range(CALLBACKS_MAX):
-                if not self._ready:
+                if not self._ready or self.dead:
                     return
                 handle = self._ready.popleft()
                 if not handle._cancelled:

@@ -113,11 +113,12 @@ class Process:
         for request in unread:
             self.take(request)
 
-    def kill(self) -> None:
+    def kill(self, *, at_once: bool = False) -> None:
         """SIGKILL: nothing of this process ever runs again; who was connected notices."""
         self.alive = self.listens = False
+        self.loop.dead = True
         if self.store is not None:
-            self.store.die()
+            self.store.die(at_once=at_once)
         for request in (*self._requests, *self._unread):
             request.broken()
         self._requests.clear()

@@ -22,6 +22,7 @@ from opus_sdn.shim.verdict import Verdict, judge
 from opus_sdn.shim.wire import job_path, read_answer
 from tests.intent.operations import Collective, Receive, Send, VirtualJob
 from tests.intent.virtual_rank import Use, VirtualRank
+from tests.intent.virtual_switch import ViolationError
 
 ADDRESS = Address(tls=False, host="127.0.0.1", port=8700)
 
@@ -298,7 +299,7 @@ class SimRank:
             rank = refused.data.get("rank")
             self._fail(JobFailure(refused.problem, refused.detail, rank if isinstance(rank, int) else None))
         else:
-            raise AssertionError(f"rank {self.rank}: one piece of news was refused: {refused}")
+            raise ViolationError("refused", f"rank {self.rank}: one piece of news: {refused}")
 
     def _give_up(self, exchange: Exchange) -> None:
         exchange.over = True

@@ -81,7 +81,8 @@ class SimDisk:
 class SimStore:
     """One process's handle on the disk. `after` has something done once the given seconds have passed.
 
-    `started` is told of every start number. StoreError while the database cannot be reached.
+    `started` is told of every start number; `passing` of every point at which the process may die, and says
+    whether it did. StoreError while the database cannot be reached.
     """
 
     def __init__(
@@ -90,10 +91,12 @@ class SimStore:
         rng: random.Random,
         after: Callable[[float, Callable[[], None]], None],
         started: Callable[[int], None],
+        passing: Callable[[str], bool],
     ) -> None:
         if disk.broken_until_mended:
             raise StoreError("the database cannot be reached")
         self._started = started
+        self._passing = passing
         self._disk = disk
         self._rng = rng
         self._after = after
@@ -133,9 +136,9 @@ class SimStore:
             self._gone = "the store is closed"
             self._disk.ended_clean = clean
 
-    def die(self) -> None:
+    def die(self, *, at_once: bool = False) -> None:
         """The process is killed: some of what waits was committed just before, the rest never is."""
-        for _ in range(self._rng.randint(0, len(self._queue))):
+        for _ in range(0 if at_once else self._rng.randint(0, len(self._queue))):
             self._commit_one()
         self._queue.clear()
         self._gone = "the process is dead"
@@ -150,12 +153,16 @@ class SimStore:
 
     def _now(self, write: Callable[[Store], int]) -> int:
         self._commit_all()
+        if self._passing("before a commit"):
+            raise StoreError("the process is dead")
         result = self._disk.write(write, durable=True)
+        if self._passing("after a commit"):
+            raise StoreError("the process is dead")
         assert isinstance(result, int)
         return result
 
     def _write_later(self) -> None:
-        if self._queue and not self._writing:
+        if self._queue and not self._writing and self._gone is None:
             self._writing = True
             pause_s = self.disk_s if self._queue[0].batch.durable else self.commit_s
             self._after(pause_s * self._rng.uniform(0.5, 2.0), self._written)
@@ -164,15 +171,19 @@ class SimStore:
         self._writing = False
         if self._gone is None:
             for _ in range(min(len(self._queue), self._rng.randint(1, 3))):
-                self._commit_one()
+                if self._gone is None:
+                    self._commit_one()
             self._write_later()
 
     def _commit_all(self) -> None:
-        while self._queue:
+        while self._queue and self._gone is None:
             self._commit_one()
 
     def _commit_one(self) -> None:
+        if self._passing("before a commit"):
+            return
         waiting = self._queue.popleft()
         batch = waiting.batch
         seq = self._disk.write(lambda store: store.submit(batch).result(), durable=batch.durable, batch=batch)
-        waiting.future.set_result(seq)
+        if not self._passing("after a commit"):
+            waiting.future.set_result(seq)

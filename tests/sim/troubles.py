@@ -21,12 +21,15 @@ def strike(world: World, kind: Kind) -> None:
     _DEEDS[kind](world)
 
 
-def kill(world: World, *, power: bool = False) -> None:
-    """The controller dies at once; with `power` the machine does, and what was not on the disk is gone."""
+def kill(world: World, *, power: bool = False, at_once: bool = False) -> None:
+    """The controller dies; with `power` the machine does, and what was not on the disk is gone.
+
+    `at_once`: what waits for its commit is not written; else some of it just was.
+    """
     process = world.process
     if process is None or not process.alive:
         return
-    process.kill()
+    process.kill(at_once=at_once)
     world.process = None
     lost = world.disk.lose_power() if power else 0
     world.log("killed", process.number, lost)

@@ -13,7 +13,7 @@ import itertools
 import json
 import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -58,10 +58,13 @@ class World:
         faults: Faults,
         *,
         open_store: Callable[[], Store] = MemoryStore,
+        disk: Callable[..., SimDisk] = SimDisk,
+        step_deadline_s: float = STEP_DEADLINE_S,
         keep_log: bool = False,
         replay: str = "",
     ) -> None:
         self.scenario, self.seed, self.faults, self.replay = scenario, seed, faults, replay
+        self.step_deadline_s = step_deadline_s
         self.rng = random.Random(f"world {scenario.name} {seed}")
         self.time = 0.0
         self.wall_offset = EPOCH
@@ -72,6 +75,11 @@ class World:
         self.wake_ups_to_drop = 0
         self.process: Process | None = None
         self.moments = deque(faults.moments)
+        self.watching_points = False  # points at which a process may die are counted
+        self.points: Counter[str] = Counter()
+        self.die_at: tuple[str, int] | None = None
+        self.died_at: float | None = None
+        self.on_restart: Callable[[], None] | None = None  # told once, after the death at that point
         self._device_faults = dict(faults.device)
         self._hash = hashlib.blake2b(digest_size=16)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -87,7 +95,7 @@ class World:
                 self.devices[name].core._hold(pair)
         self.witness = TrafficWitness(fabric, [d.core for d in self.devices.values()], clock=self.now)
         self.books = Books(fabric, self.devices, self.now, LEASE_S)
-        self.disk = SimDisk(open_store, self.rng, self._committed, self.books.undone)
+        self.disk = disk(open_store, self.rng, self._committed, self.books.undone)
         self.fleet = Fleet(self, scenario, in_order=self.rng.random() < 0.3)
         self._spec = fabric_spec(fabric)
 
@@ -205,11 +213,14 @@ class World:
         number = len(self._lives) + 1
         self.log("process", number)
         settings = settings_of(
-            lease_s=LEASE_S, fence_s=FENCE_S, abort_s=ABORT_S, step_deadline_s=STEP_DEADLINE_S
+            lease_s=LEASE_S, fence_s=FENCE_S, abort_s=ABORT_S, step_deadline_s=self.step_deadline_s
         )
         process = Process(number, settings, self._store, self.now, self.wall)
         self._lives.append(process)
         self.process = process
+        if self.died_at is not None and self.on_restart is not None:
+            restarted, self.on_restart = self.on_restart, None
+            restarted()
 
     def start_if_down(self) -> None:
         """Start the controller unless somebody has."""
@@ -217,7 +228,7 @@ class World:
             self.start_process()
 
     def _store(self) -> SimStore:
-        return SimStore(self.disk, self.rng, self.after, self._started)
+        return SimStore(self.disk, self.rng, self.after, self._started, self._passing)
 
     def _started(self, start: int) -> None:
         self.log("start", start, "clean" if self.disk.began_clean else "unclean")
@@ -249,7 +260,21 @@ class World:
                     return kind
             return None
 
-        return SimDriver(self.devices[switch.name], self.rng, self.after, meet, STEP_DEADLINE_S)
+        device = self.devices[switch.name]
+        return SimDriver(device, self.rng, self.after, meet, self._passing, self.step_deadline_s)
+
+    def _passing(self, point: str) -> bool:
+        """The controller is at a point at which it may die; whether it does."""
+        if not self.watching_points:
+            return False
+        self.points[point] += 1
+        if (point, self.points[point]) != self.die_at:
+            return False
+        self.log("dies", point, self.points[point])
+        self.die_at = None
+        self.died_at = self.time
+        troubles.kill(self, at_once=True)
+        return True
 
     def _committed(self, batch: Batch) -> None:
         self.log("commit", batch.id, *(type(change).__name__ for change in batch.changes))

@@ -1,0 +1,30 @@
+"""Counterexamples by name that need more than one rail, or a whole controller, to be seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from opus_sdn.drivers.faults import FaultKind
+from tests.intent import programs
+from tests.intent.modes import Mode
+from tests.intent.simulator import Simulation
+from tests.sim.faults import Faults, Kind
+from tests.sim.world import World
+
+SEEDS = range(20)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_c18_two_rings_that_need_both_rails_are_served_in_one_order_on_both(seed: int) -> None:
+    Simulation(programs.c18(), seed, Mode.drawn(seed)).run()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_c18_with_one_rail_slow_away_or_restarted_both_rings_are_served_all_the_same(seed: int) -> None:
+    slow = Faults(
+        300,
+        device=((FaultKind.SLOW, 0.3), (FaultKind.TRANSIENT, 0.2)),
+        moments=((30, Kind.AWAY), (60, Kind.KILL), (120, Kind.AWAY)),
+    )
+    world = World(programs.c18(), seed, slow).run()
+    assert all(run.well for run in world.fleet.runs)
