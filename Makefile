@@ -84,7 +84,7 @@ bench: $(STAMP) ## how long grants take, and replays
 
 soak: $(STAMP) postgres ## seeded simulations, store histories and fail-overs at many times their usual number (SCALE=20)
 	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py tests/store/test_stateful.py \
-	    tests/store/test_lost_connection.py tests/replicas/test_failover.py $(PYTEST_ARGS)
+	    tests/store/test_lost_connection.py tests/replicas/test_failover.py tests/sim tests/crash $(PYTEST_ARGS)
 
 openapi: $(STAMP) ## write the API document anew
 	@$(BIN)/opus openapi > openapi.json.new
