@@ -140,6 +140,10 @@ class Engine:
                 rank.last_heard = max(rank.last_heard, now)
             job.lease_check_at = now + self.state.settings.lease_s
 
+    def stood_still(self, now: float, for_s: float) -> None:
+        """Until now nobody could be heard for so many seconds; they count as silence of no rank."""
+        failing.stood_still(self.state, now, for_s)
+
     def awaits_sessions(self, job: str) -> bool:
         """Whether ranks of this job have not said yet what they hold."""
         core = self.state.jobs.get(job)

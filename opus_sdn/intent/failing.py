@@ -189,6 +189,15 @@ def _check_leases(state: CoreState, now: float, job: JobCore) -> None:
     job.lease_check_at = now + lease_s / 4
 
 
+def stood_still(state: CoreState, now: float, for_s: float) -> None:
+    """The controller heard nobody for a while: leases last longer by it, dead ranks are looked for anew."""
+    for job in state.active.values():
+        for rank in job.ranks:
+            rank.last_heard = min(now, rank.last_heard + for_s)
+        if job.suspicion is not None:
+            job.suspicion = Suspicion(now, now + state.settings.fault_grace_s, job.suspicion.failure)
+
+
 def _late(state: CoreState, job: JobCore, intent: Intent) -> Failure:
     """The deadline's failure: it says who or what is missing, and who waits for each other in a circle."""
     because = why_waiting(state, job, intent)

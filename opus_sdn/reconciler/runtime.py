@@ -40,6 +40,8 @@ ADOPTION_WAIT_S = 5.0
 # beyond this many it is slower than the ranks, and fewer passes that decide more cost it less.
 PENDING_MAX = 256
 BUSY_PAUSE_S = 0.005
+# A timer that comes so much later than it was set for is not late: the process, or its machine, stood still.
+STANDSTILL_S = 1.0
 STEP_POLL_S = 0.005  # how often it is looked whether the steps in flight have ended
 
 
@@ -101,6 +103,7 @@ class Runtime:
         self._pump_held = False  # the store is behind; the next commit pumps
         self._due: float | None = None  # when the timer is set for
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None  # when it should come
         self._adoption: asyncio.Task[None] | None = None
         self._run_files = RunFiles(store, self.feed, runs_dir) if runs_dir is not None else None
         self._run_files_task: asyncio.Task[None] | None = None
@@ -222,6 +225,7 @@ class Runtime:
             self._adoption.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self._timer_at = None
         for worker in self._workers.values():
             worker.stop()
 
@@ -451,18 +455,33 @@ class Runtime:
 
     def _arm(self) -> None:
         """Have `tick` called when the core's next deadline is due."""
+        self._notice_standstill()
         due = self.engine.next_deadline()
         if due == self._due and self._timer is not None:
             return
         if self._timer is not None:
             self._timer.cancel()
         self._due = due
-        self._timer = None
+        self._timer = self._timer_at = None
         if due is not None:
-            self._timer = self.loop.call_later(max(TICK_PAUSE_S, due - self.clock()), self._tick)
+            now = self.clock()
+            self._timer_at = max(now + TICK_PAUSE_S, due)
+            self._timer = self.loop.call_later(self._timer_at - now, self._tick)
+
+    def _notice_standstill(self) -> None:
+        """Nobody could be heard while this process stood still, so nobody was silent."""
+        if self._timer_at is None:
+            return
+        now = self.clock()
+        late_s = now - self._timer_at
+        if late_s > STANDSTILL_S:
+            self._timer_at = None
+            logger.warning("this process stood still", extra={"for_s": round(late_s, 3)})
+            self.engine.stood_still(now, late_s)
 
     def _tick(self) -> None:
-        self._timer = None
+        self._notice_standstill()
+        self._timer = self._timer_at = None
         if self.phase is not Phase.READY:
             return
         try:

@@ -13,13 +13,13 @@ from opus_sdn.intent.changes import Batch, EventAppended, StepMoved, StepState
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.fabric import CrossConnect
-from opus_sdn.intent.model import CoreSettings, RankKey
+from opus_sdn.intent.model import CoreSettings, RankKey, RankNews
 from opus_sdn.reconciler.phase import Phase
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.store.base import StoreBusyError, StoreError
 from opus_sdn.store.memory import MemoryStore
 from tests.drivers.virtual_time import run_virtual
-from tests.reconciler.world import FakeSwitch, HeldStore, World, failing, forever, small_fabric
+from tests.reconciler.world import EPOCH, FakeSwitch, HeldStore, World, failing, forever, small_fabric
 
 
 def test_it_is_ready_only_when_every_switch_has_been_read() -> None:
@@ -325,5 +325,58 @@ def test_no_pause_begins_while_a_device_step_does_not_end() -> None:
         hangs.set()
         await asyncio.sleep(4)
         assert world.granted(0) == [("pair-0", 0)], "and everything goes on"
+
+    run_virtual(main)
+
+
+def stand_still(world: World, for_s: float = 3600.0) -> None:
+    """SIGSTOP, or a machine that was suspended: the clock goes on, and no timer comes in time."""
+    world.runtime.clock = lambda: EPOCH + world.loop.time() + for_s
+
+
+async def all_live_on(world: World, seconds: int, *ranks: int) -> None:
+    for _ in range(seconds):
+        for rank in ranks:
+            world.say(RankNews(rank))
+        await asyncio.sleep(1)
+
+
+def test_while_the_controller_stands_still_no_rank_is_silent() -> None:
+    async def main() -> None:
+        world = await World().start()
+        await all_live_on(world, 25, 0, 1, 2)
+        await asyncio.sleep(4.5)
+        stand_still(world)
+        await asyncio.sleep(1)  # a lease is looked at before anybody is heard
+        job = world.engine.state.jobs["job"]
+        assert job.running
+        await all_live_on(world, 15, 0, 1)
+        assert job.running
+        await all_live_on(world, 30, 0, 1)
+        assert job.failure is not None
+        assert (job.failure.problem, job.failure.rank) == (Problem.RANK_LOST, 2)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("heard", "problem"), [((0, 1, 2), Problem.OPERATION_FAILED), ((0, 2), Problem.RANK_LOST)]
+)
+def test_while_the_controller_stands_still_no_dead_rank_is_looked_for(
+    heard: tuple[int, ...], problem: Problem
+) -> None:
+    async def main() -> None:
+        world = await World().start()
+        now = world.runtime.now()
+        world.engine.operation_failed(now, "job", 1, 0, None, None, "connection closed by peer")
+        world.runtime.changed()
+        await asyncio.sleep(CoreSettings().fault_grace_s - 0.5)
+        stand_still(world)
+        await asyncio.sleep(1)
+        job = world.engine.state.jobs["job"]
+        assert job.running, "whoever spoke meanwhile has not been read yet"
+        await all_live_on(world, 20, *heard)
+        assert job.failure is not None
+        assert job.failure.problem is problem
 
     run_virtual(main)
