@@ -109,6 +109,7 @@ class Process:
     def resume(self) -> None:
         """Let the process go on, with all that has come meanwhile."""
         self.paused = False
+        self.turn()  # timers that are due run before anything of a socket that was read is looked at
         unread, self._unread = self._unread, []
         for request in unread:
             self.take(request)

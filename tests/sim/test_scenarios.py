@@ -9,7 +9,7 @@ from tests.intent import programs
 from tests.intent.modes import Mode
 from tests.intent.simulator import Simulation
 from tests.sim.faults import Faults, Kind
-from tests.sim.world import World
+from tests.sim.world import LEASE_S, World
 
 SEEDS = range(20)
 
@@ -27,4 +27,22 @@ def test_c18_with_one_rail_slow_away_or_restarted_both_rings_are_served_all_the_
         moments=((30, Kind.AWAY), (60, Kind.KILL), (120, Kind.AWAY)),
     )
     world = World(programs.c18(), seed, slow).run()
+    assert all(run.well for run in world.fleet.runs)
+
+
+def test_a_controller_that_stood_still_for_longer_than_a_lease_ends_no_job_that_has_only_waited() -> None:
+    def course(world: World) -> None:
+        world.begin()
+        world.play(lambda: bool(world.fleet.runs[0].ranks))
+        world.fleet.freeze()
+        world.play_for(world.time + 7.0)
+        assert world.process is not None
+        world.process.pause()
+        world.play_for(world.time + 1.5 * LEASE_S)
+        world.process.resume()
+        world.play_for(world.time + LEASE_S)
+        world.fleet.thaw()
+        world.play(lambda: world.fleet.over, until=world.time + 100.0)
+
+    world = World(programs.c12(), 1, Faults()).run(course)
     assert all(run.well for run in world.fleet.runs)

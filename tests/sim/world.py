@@ -101,13 +101,13 @@ class World:
 
     # --- the whole run
 
-    def run(self) -> World:
-        """Play until all is over. ViolationError when an invariant breaks, with a picture as its note."""
+    def run(self, course: Callable[[World], None] | None = None) -> World:
+        """Play the usual course, or this one. ViolationError, with a picture, when an invariant breaks."""
         quiet = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
             with simulated(self._open_driver):
-                self._run()
+                (course or World._usual_course)(self)
         except Exception as error:
             error.add_note(self.picture())
             raise
@@ -117,7 +117,7 @@ class World:
                 life.bury()
         return self
 
-    def _run(self) -> None:
+    def _usual_course(self) -> None:
         self.begin()
         self.play(lambda: self.steps >= self.faults.steps or self.fleet.over)
         ending.calm(self)
