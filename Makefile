@@ -65,6 +65,9 @@ postgres: $(STAMP) ## PostgreSQL's programs for the tests: found, or installed b
 demo: $(STAMP) ## two and eight real PyTorch ranks train through the controller; report in build/demo/
 	@$(BIN)/python -m opus_sdn.demo
 
+demo-polatis: $(STAMP) ## the eight ranks through an emulated Polatis over RESTCONF; report in build/demo-polatis/
+	@$(BIN)/python -m opus_sdn.demo.polatis
+
 test: $(STAMP) postgres ## all tests but the soak; the pure core with full branch coverage
 	@echo "every branch of the pure core:" >&2
 	$(BIN)/python -m pytest -q tests/intent --ignore=tests/intent/test_programs.py --ignore=tests/intent/test_mutants.py \

@@ -188,6 +188,17 @@ def test_a_rank_that_is_silent_for_its_lease_ends_the_job_and_loses_its_locks(be
     assert [lock.rank for lock in locks_view(bench.engine)] == [0]
 
 
+def test_while_the_controller_stood_still_no_rank_was_silent(bench: Bench) -> None:
+    bench.now += 45.0
+    bench.engine.stood_still(bench.now, 45.0)
+    bench.engine.tick(bench.now)
+    assert bench.engine.state.jobs["job"].running
+    bench.now += SETTINGS.lease_s + SETTINGS.lease_s / 4
+    bench.engine.tick(bench.now)
+    bench.pump()
+    assert cause(bench).problem is Problem.RANK_LOST
+
+
 def test_locks_of_a_failed_job_stay_until_each_holder_is_known_to_have_stopped(bench: Bench) -> None:
     bench.arrive(RING, 0, 0, 1)
     bench.play()
@@ -252,6 +263,20 @@ def test_a_broken_operation_is_the_cause_once_everybody_was_heard_since(bench: B
     assert failure.detail == "an operation failed on rank 0: out of memory"
     bench.pump()
     assert bench.events("rank.operation-failed")[0].data["rank"] == 0
+
+
+def test_the_dead_are_looked_for_anew_after_the_controller_stood_still(bench: Bench) -> None:
+    bench.engine.operation_failed(bench.now, "job", 1, 0, None, None, "connection reset by peer")
+    bench.now += 20.0
+    bench.engine.stood_still(bench.now, 20.0)
+    bench.engine.tick(bench.now)
+    assert bench.engine.state.jobs["job"].running  # rank 1 had no chance to be heard
+    bench.now += SETTINGS.fault_grace_s
+    everybody_lives(bench, 0, 2)
+    bench.engine.tick(bench.now)
+    bench.pump()
+    failure = cause(bench, 0, 2)
+    assert (failure.problem, failure.rank) == (Problem.RANK_LOST, 1)
 
 
 def test_ranks_that_have_left_are_not_waited_for(bench: Bench) -> None:

@@ -186,3 +186,16 @@ def test_the_extras_and_entry_points_that_the_documents_promise_exist() -> None:
     assert set(project["optional-dependencies"]) == {"shim", "whatif", "dask", "postgres", "dev"}
     assert project["scripts"] == {"opus": "opus_sdn.cli:main"}
     assert project["entry-points"]["torch.backends"] == {"opus_sdn": "opus_sdn.shim.autoload:register"}
+
+
+def test_every_target_that_make_announces_does_something() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    announced = set(" ".join(re.findall(r"^\.PHONY:(.*)$", makefile, re.MULTILINE)).split())
+    with_recipe = set(re.findall(r"^([a-z-]+):[^\n]*\n\t\S", makefile, re.MULTILINE))
+    assert announced - with_recipe == {"install"}  # its prerequisite does the work
+    promised = {
+        name
+        for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"))
+        for name in re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))
+    }
+    assert promised <= announced
