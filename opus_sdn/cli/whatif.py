@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from opus_sdn.cli.codes import ExitCode
 from opus_sdn.whatif.engine import DERIVE, SEMANTICS, Step, load_step, make_scenario, replay
-from opus_sdn.whatif.errors import CannotFinishError, InputError
+from opus_sdn.whatif.errors import CannotFinishError, InputError, WorkerLostError
 from opus_sdn.whatif.inputs.hints import Hints, read_hints
 from opus_sdn.whatif.inputs.network import DEFAULT_LATENCY_NS, read_network
 from opus_sdn.whatif.inputs.schedules import read_schedules
@@ -72,6 +72,8 @@ def run(arguments: list[str]) -> int:
         return _end(error, ExitCode.USAGE, debug)
     except CannotFinishError as error:
         return _end(error, ExitCode.CANNOT_FINISH, debug)
+    except WorkerLostError as error:
+        return _end(error, ExitCode.REFUSED, debug)
     except SystemExit as ended:  # the help was printed
         return int(ended.code or ExitCode.OK)
     finally:
@@ -184,9 +186,12 @@ def _option(text: str) -> tuple[str, object]:
 
 
 def _number(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
     if not 0 <= value < 1e15:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
     return value
 
 
@@ -217,8 +222,12 @@ def _semantics(text: str) -> list[str]:
 
 
 def _replay(given: argparse.Namespace) -> None:
-    delay_ms, latency_ns = _times(given.network, given.delay_ms, given.latency_ns)
     step = load_step(given.et, given.groups, given.system)
+    delay_ms, latency_ns = _times(given.network, given.delay_ms, given.latency_ns, step)
+    if given.semantics == "opus" and given.hints not in (None, DERIVE):
+        from opus_sdn.cli.output import message
+
+        message("--hints: the semantics `opus` read the order off the traces; the file is for `peer`")
     mode, hints = _mode(given.mode, given.hints, step)
     scenario = make_scenario(
         step,
@@ -241,12 +250,19 @@ def _replay(given: argparse.Namespace) -> None:
         _write_rows([found], given.output, COLUMNS)
 
 
-def _times(network: Path | None, delay_ms: float | None, latency_ns: float | None) -> tuple[float, float]:
+def _times(
+    network: Path | None, delay_ms: float | None, latency_ns: float | None, step: Step
+) -> tuple[float, float]:
     """The flags, else what the network file says, else the published latency."""
     file_delay_ms: float | None = None
     file_latency_ns = DEFAULT_LATENCY_NS
     if network is not None:
         found = read_network(network)
+        ranks = len(step.trace.ranks)
+        if found.ranks != ranks:
+            raise InputError(
+                f"the trace has {ranks} ranks", file=network, field="npus_count", value=found.ranks
+            )
         file_delay_ms, file_latency_ns = found.delay_ns / 1e6, found.latency_ns
     delay = file_delay_ms if delay_ms is None else delay_ms
     if delay is None:
@@ -268,7 +284,8 @@ def _mode(mode: Mode | None, hints: str | None, step: Step) -> tuple[Mode, Hints
 def _sweep(given: argparse.Namespace) -> None:
     from opus_sdn.whatif.sweeps import points, sweep
 
-    latencies = given.latency_ns or [_times(given.network, 0.0, None)[1]]
+    step = load_step(given.et, given.groups, given.system)
+    latencies = given.latency_ns or [_times(given.network, 0.0, None, step)[1]]
     wanted = points(
         given.delay_ms,
         given.mode,
@@ -277,7 +294,6 @@ def _sweep(given: argparse.Namespace) -> None:
         latencies,
         dict(given.option),
     )
-    step = load_step(given.et, given.groups, given.system)
     schedules = read_schedules(given.schedules)
     with _progress(given.journal) as done:
         found = sweep(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from opus_sdn.whatif.errors import InputError
-from opus_sdn.whatif.inputs.network import DEFAULT_LATENCY_NS
+from opus_sdn.whatif.inputs.network import DEFAULT_LATENCY_NS, MAX_DELAY_NS, MAX_LATENCY_NS
 from opus_sdn.whatif.scenario import Mode, Scenario
 
 if TYPE_CHECKING:
@@ -58,7 +58,23 @@ def load_step(et: Path, groups: Path, system: Path) -> Step:
     from opus_sdn.whatif.inputs.system import read_system
     from opus_sdn.whatif.trace.load import load_trace
 
-    return Step(load_trace(et, read_groups(groups)), read_system(system))
+    step = Step(load_trace(et, read_groups(groups)), read_system(system))
+    _refuse_too_small_shards(step, et)
+    return step
+
+
+def _refuse_too_small_shards(step: Step, et: Path) -> None:
+    """A shard is gathered in as many chunks as the system file says, of at least a byte."""
+    from opus_sdn.whatif.trace.model import ALL_GATHER
+
+    splits = step.system.splits
+    for graph in step.trace.graphs:
+        for position in graph.communications:
+            operation = graph.operations[position]
+            if operation.collective == ALL_GATHER and operation.size < splits:
+                why = f"a shard is gathered in {splits} chunks of at least a byte (preferred-dataset-splits)"
+                node = graph.ids[position]
+                raise InputError(why, file=et, node=node, field="comm_size", value=operation.size)
 
 
 def make_scenario(
@@ -71,7 +87,18 @@ def make_scenario(
     hints: Hints | None = None,
     options: dict[str, object] | None = None,
 ) -> Scenario:
-    """A scenario over `schedules`, which for `static` become one topology with every link of all."""
+    """A scenario over `schedules`, which for `static` become one topology with every link of all.
+
+    Raises InputError.
+    """
+    for field, value, most in (
+        ("delay_ms", delay_ns / 1e6, MAX_DELAY_NS / 1e6),
+        ("latency_ns", latency_ns, MAX_LATENCY_NS),
+    ):
+        if not 0 <= value <= most:
+            raise InputError(
+                f"it must lie between 0 and {most:.0f}", file="scenario", field=field, value=value
+            )
     if schedules.ranks != len(step.trace.ranks):
         why = f"the schedules join {schedules.ranks} ranks, the trace has {len(step.trace.ranks)}"
         raise InputError(why, file="schedules")

@@ -13,20 +13,25 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from opus_sdn.whatif.engine import Step, load_semantics, make_scenario, replay
-from opus_sdn.whatif.errors import CannotFinishError, InputError
+from opus_sdn.whatif.errors import CannotFinishError, InputError, WorkerLostError
 from opus_sdn.whatif.inputs.network import DEFAULT_LATENCY_NS
 from opus_sdn.whatif.inputs.schedules import Schedules
+from opus_sdn.whatif.journal import Journal
 from opus_sdn.whatif.report import Document, document, stuck_document
 from opus_sdn.whatif.scenario import Mode
 
 MAX_POINTS = 100_000
+_NAMES_OF_FILES = ("fabric", "job")  # options
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +83,24 @@ def sweep(
 ) -> list[Document]:
     """The documents of the points, in their order. A step that cannot finish is one with `cannot_finish`.
 
-    `jobs` processes, by default one for each processor. `journal` is read first and appended to. `dask` is
-    the address of a scheduler whose workers replay instead. `done(finished, all)` is called after each
-    point.
+    `jobs` processes, by default one for each processor. `journal` is read first and appended to; what it
+    holds of other steps is left alone. `dask` is the address of a scheduler whose workers replay instead.
+    `done(finished, all)` is called after each point. Raises InputError, and WorkerLostError where a process
+    ended in the middle.
     """
-    found = _read_journal(journal) if journal is not None else {}
+    files = {str(value) for point in wanted for name, value in point.options if name in _NAMES_OF_FILES}
+    kept = None if journal is None else Journal(journal, step, schedules, files)
+    found = {} if kept is None else kept.read()
     missing = [point for point in wanted if point.key not in found]
     count = len(wanted) - len(missing)
     if done is not None:
         done(count, len(wanted))
     results = _results(step, schedules, _batches(missing), jobs or os.cpu_count() or 1, dask)
-    with _appended(journal) as lines:
+    with closing(results), kept or nullcontext():
         for point, result in results:
             found[point.key] = result
-            if lines is not None:
-                lines.write(json.dumps({"point": point.key, "result": result}) + "\n")
-                lines.flush()
+            if kept is not None:
+                kept.add(point.key, result)
             count += 1
             if done is not None:
                 done(count, len(wanted))
@@ -117,7 +124,7 @@ def _batches(missing: Iterable[Point]) -> list[Batch]:
 
 def _results(
     step: Step, schedules: Schedules, batches: list[Batch], jobs: int, dask: str | None
-) -> Iterator[_Answer]:
+) -> Generator[_Answer, None, None]:
     if dask is not None:
         yield from _on_dask(step, schedules, batches, dask)
         return
@@ -126,13 +133,27 @@ def _results(
         for batch in batches:
             yield from worker.answers(batch)
         return
+    yield from _in_processes(step, schedules, batches, min(jobs, len(batches)))
+
+
+def _in_processes(step: Step, schedules: Schedules, batches: list[Batch], jobs: int) -> Iterator[_Answer]:
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     gc.collect()
     gc.freeze()  # what the processes share stays shared
-    context = multiprocessing.get_context(method)
-    with context.Pool(min(jobs, len(batches)), _begin, (step, schedules)) as pool:
-        for answers in pool.imap_unordered(_work, batches):
-            yield from answers
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context(method), _begin, (step, schedules))
+    try:
+        for future in as_completed([pool.submit(_work, batch) for batch in batches]):
+            yield from future.result()
+    except BrokenProcessPool:
+        why = "a process of the sweep was ended from outside, perhaps for want of memory: try fewer --jobs"
+        raise WorkerLostError(why) from None
+    except BaseException:  # also when the caller is interrupted, or wants no more
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Worker:
@@ -208,47 +229,3 @@ def _on_dask(step: Step, schedules: Schedules, batches: list[Batch], address: st
 
 def _answers_there(shared: tuple[Step, Schedules], batch: Batch) -> list[_Answer]:
     return Worker(*shared).answers(batch)
-
-
-def _read_journal(path: Path) -> dict[str, Document]:
-    found: dict[str, Document] = {}
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            break  # the last line of a sweep that was killed
-        try:
-            entry: dict[str, Any] = json.loads(line)
-            found[entry["point"]] = entry["result"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError("no journal of a sweep", file=path, field=f"line {number}") from None
-    return found
-
-
-class _appended:  # noqa: N801 - used as a function
-    """The journal, open for appending; None without one. A torn last line is cut off."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._file: TextIO | None = None
-
-    def __enter__(self) -> TextIO | None:
-        if self._path is None:
-            return None
-        try:
-            if self._path.exists():
-                text = self._path.read_bytes()
-                whole = text.rfind(b"\n") + 1
-                if whole != len(text):
-                    with self._path.open("r+b") as torn:
-                        torn.truncate(whole)
-            self._file = self._path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror or error}", file=self._path) from None
-        return self._file
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()

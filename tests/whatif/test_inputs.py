@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_another_bandwidth_of_the_switched_links_is_the_published_schedule_for_i
 
 def test_the_generator_of_test_steps_writes_the_published_topologies() -> None:
     made = "\n".join(Shape(dp=2, pp=2, tp=2).schedules()).encode()
-    assert parse_schedules(made, HERE).topologies == schedules(EIGHT).topologies
+    assert parse_schedules(BytesIO(made), HERE).topologies == schedules(EIGHT).topologies
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,9 @@ def test_the_generator_of_test_steps_writes_the_published_topologies() -> None:
         ("BW 0\n0 1\n1 0\nEND\nBW 2\n0 1\n1 0\nEND\n", "topologies 0 to"),
         ("BW x\n0 1\n1 0\nEND\n", "ids below"),
         ("BW 99999\n0 1\n1 0\nEND\n", "ids below"),
-        ("BW 0\n0 -1\n1 0\nEND\n", "0 or more"),
-        ("BW 0\n0 nan\n1 0\nEND\n", "0 or more"),
-        ("BW 0\n0 fast\n1 0\nEND\n", "0 or more"),
+        ("BW 0\n0 -1\n1 0\nEND\n", "0 (dark) or from"),
+        ("BW 0\n0 nan\n1 0\nEND\n", "0 (dark) or from"),
+        ("BW 0\n0 fast\n1 0\nEND\n", "0 (dark) or from"),
         ("BW 0\n0 1 2\n1 0\nEND\n", "row 0 of topology 0 has 3 numbers"),
         ("BW 0\nEND\n", "topology 0 has 0 rows"),
         ("BW 0\n0 1\n1 0\nEND\nBW 1\n0 1\nEND\n", "topology 1 has 1 rows"),
@@ -108,7 +109,7 @@ def test_the_generator_of_test_steps_writes_the_published_topologies() -> None:
 )
 def test_schedules_that_are_none_are_refused(text: str, why: str) -> None:
     with pytest.raises(InputError, match=r"schedules\.txt") as refused:
-        parse_schedules(text.encode(), HERE)
+        parse_schedules(BytesIO(text.encode()), HERE)
     assert why in refused.value.why
 
 

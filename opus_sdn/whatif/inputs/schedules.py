@@ -11,14 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 from opus_sdn.whatif.errors import InputError
-from opus_sdn.whatif.inputs.text import MAX_SCHEDULE_BYTES, read_bytes
+from opus_sdn.whatif.inputs.text import opened
 
 Row = tuple[float, ...]
 
 GIGABYTE = 1 << 30
 MAX_TOPOLOGIES = 4096
+MAX_LINES = 1 << 22
+MAX_LINE_BYTES = 1 << 22
+MAX_CELLS = 1 << 26  # of all rows that differ
+_SLOWEST, _FASTEST = 1e-6, 1e9  # GB/s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +64,13 @@ class Schedules:
         return Schedules((tuple(rows),))
 
     def with_switched(self, gbps: float) -> Schedules:
-        """The same with `gbps` on every link that is not equal in all topologies; what is dark stays dark."""
+        """The same with `gbps` on every link that is not equal in all topologies; what is dark stays dark.
+
+        Raises InputError where no link has so much or so little.
+        """
+        if not _SLOWEST <= gbps <= _FASTEST:
+            why = f"a bandwidth in GB/s, from {_SLOWEST:g} to {_FASTEST:g}"
+            raise InputError(why, file="schedules", field="bandwidth_gbps", value=gbps)
         changed: dict[tuple[int, ...], dict[int, Row]] = {}
         topologies: list[list[Row]] = [[] for _ in self.topologies]
         for source in range(self.ranks):
@@ -91,17 +102,22 @@ class Schedules:
 def read_schedules(path: Path | str) -> Schedules:
     """The schedules file, plain or `.xz`. Raises InputError."""
     file = Path(path)
-    return parse_schedules(read_bytes(file, MAX_SCHEDULE_BYTES), file)
+    with opened(file) as content:
+        return parse_schedules(content, file)
 
 
-def parse_schedules(content: bytes, file: Path) -> Schedules:
-    """The schedules in `content`."""
+def parse_schedules(content: IO[bytes], file: Path) -> Schedules:
+    """The schedules in `content`, of which one line at a time is held: packed files may be bombs."""
     rows: dict[bytes, Row] = {}
     values: dict[bytes, float] = {}
     blocks: dict[int, tuple[Row, ...]] = {}
     current: int | None = None
     found: list[Row] = []
-    for number, line in enumerate(content.splitlines(), start=1):
+    cells = 0
+    for number, line in enumerate(iter(lambda: content.readline(MAX_LINE_BYTES + 1), b""), start=1):
+        if number > MAX_LINES or len(line) > MAX_LINE_BYTES:
+            why = f"at most {MAX_LINES} lines of {MAX_LINE_BYTES} bytes are read"
+            raise InputError(why, file=file, field=f"line {number}")
         row = rows.get(line)
         if row is not None and current is not None:
             found.append(row)
@@ -121,6 +137,10 @@ def parse_schedules(content: bytes, file: Path) -> Schedules:
         else:
             row = rows[line] = _row(text, values, file, number)
             found.append(row)
+            cells += len(row)
+            if cells > MAX_CELLS:
+                why = f"rows that differ may hold {MAX_CELLS} bandwidths together"
+                raise InputError(why, file=file, field=f"line {number}")
     if current is not None:
         raise InputError(f"topology {current} has no END", file=file)
     return _checked(blocks, file)
@@ -128,7 +148,8 @@ def parse_schedules(content: bytes, file: Path) -> Schedules:
 
 def _topology_id(text: bytes, file: Path, line: int, known: dict[int, tuple[Row, ...]]) -> int:
     words = text.split()
-    if len(words) != 2 or words[0] != b"BW" or not words[1].isdigit() or int(words[1]) >= MAX_TOPOLOGIES:
+    known_form = len(words) == 2 and words[0] == b"BW" and words[1].isdigit() and len(words[1]) < 9
+    if not known_form or int(words[1]) >= MAX_TOPOLOGIES:
         why = f"a block begins with `BW <topology id>`, ids below {MAX_TOPOLOGIES}"
         raise InputError(why, file=file, field=f"line {line}", value=text.decode("utf-8", "replace"))
     number = int(words[1])
@@ -144,9 +165,10 @@ def _row(text: bytes, values: dict[bytes, float], file: Path, line: int) -> Row:
             value = float(word)
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value >= 0.0):
+        if value != 0 and not _SLOWEST <= value <= _FASTEST:
+            why = f"a bandwidth in GB/s, 0 (dark) or from {_SLOWEST:g} to {_FASTEST:g}"
             shown = word.decode("utf-8", "replace")
-            raise InputError("a bandwidth in GB/s, 0 or more", file=file, field=f"line {line}", value=shown)
+            raise InputError(why, file=file, field=f"line {line}", value=shown)
         values[word] = value
     return tuple([values[word] for word in words])
 

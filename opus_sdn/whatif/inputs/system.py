@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.inputs.text import integer, number, read_json
 from opus_sdn.whatif.trace.model import Operation
+
+# Beyond these there is no machine, and doubles no longer hold what a step takes on it.
+_SLOWEST, _FASTEST = 1e-6, 1e9  # GB/s, TFLOP/s
+_MAX_ENDPOINT_DELAY_NS = 10**9
+_MAX_SPLITS = 1024
 
 _RING_FIELDS = (
     "all-reduce-implementation",
@@ -62,11 +68,23 @@ def read_system(path: Path | str) -> System:
         field = "active-chunks-per-dimension"
         raise InputError("only 1 is modelled", file=file, field=field, value=found[field])
     return System(
-        memory_gbps=number(found["local-mem-bw"], file=file, field="local-mem-bw", exclusive=True),
-        peak_tflops=number(found["peak-perf"], file=file, field="peak-perf", exclusive=True),
-        endpoint_delay_ns=integer(found.get("endpoint-delay", 10), file=file, field="endpoint-delay"),
-        splits=integer(
-            found.get("preferred-dataset-splits", 4), file=file, field="preferred-dataset-splits", minimum=1
+        memory_gbps=_rate(found, "local-mem-bw", file),
+        peak_tflops=_rate(found, "peak-perf", file),
+        endpoint_delay_ns=integer(
+            found.get("endpoint-delay", 10), file=file, field="endpoint-delay", maximum=_MAX_ENDPOINT_DELAY_NS
         ),
-        roofline=bool(integer(found.get("roofline-enabled", 0), file=file, field="roofline-enabled")),
+        splits=integer(
+            found.get("preferred-dataset-splits", 4),
+            file=file,
+            field="preferred-dataset-splits",
+            minimum=1,
+            maximum=_MAX_SPLITS,
+        ),
+        roofline=bool(
+            integer(found.get("roofline-enabled", 0), file=file, field="roofline-enabled", maximum=1)
+        ),
     )
+
+
+def _rate(found: dict[str, Any], field: str, file: Path) -> float:
+    return number(found[field], file=file, field=field, minimum=_SLOWEST, maximum=_FASTEST)

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from opus_sdn.whatif.errors import InputError
 
 MAX_BYTES = 1 << 24
-MAX_SCHEDULE_BYTES = 1 << 30
 
 
-def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """The content of the file, unpacked when its name ends in `.xz`; at most `limit` bytes."""
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked when its name ends in `.xz`. What fails while it is read is an InputError too."""
     try:
         if path.suffix == ".xz":
             import lzma
 
             with lzma.open(path) as packed:
-                content = packed.read(limit + 1)
+                yield packed
         else:
             with path.open("rb") as plain:
-                content = plain.read(limit + 1)
+                yield plain
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
     except Exception as error:
         if type(error).__name__ not in ("LZMAError", "EOFError"):
             raise
         raise InputError(f"no readable xz file: {error}", file=path) from None
+
+
+def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """The content of the file, unpacked when its name ends in `.xz`; at most `limit` bytes."""
+    with opened(path) as file:
+        content = file.read(limit + 1)
     if len(content) > limit:
         raise InputError(f"at most {limit} bytes are read", file=path)
     return content
@@ -60,17 +67,18 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return found
 
 
-def number(value: object, *, file: Path, field: str, minimum: float = 0.0, exclusive: bool = False) -> float:
-    """`value` as a finite number not below `minimum` (above it, when `exclusive`)."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fine or value < minimum or (exclusive and value == minimum):  # type: ignore[operator]
-        why = f"it must be a number {'above' if exclusive else 'of at least'} {minimum:g}"
+def number(value: object, *, file: Path, field: str, minimum: float, maximum: float) -> float:
+    """`value` as a number from `minimum` to `maximum`."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not minimum <= value <= maximum:
+        why = f"it must be a number from {minimum:g} to {maximum:g}"
         raise InputError(why, file=file, field=field, value=value)
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
-def integer(value: object, *, file: Path, field: str, minimum: int = 0) -> int:
-    """`value` as an integer not below `minimum`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise InputError(f"it must be an integer of at least {minimum}", file=file, field=field, value=value)
-    return value
+def integer(value: object, *, file: Path, field: str, minimum: int = 0, maximum: int | None = None) -> int:
+    """`value` as an integer from `minimum` on, to `maximum` where there is one."""
+    fine = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+    if not fine or (maximum is not None and value > maximum):  # type: ignore[operator]
+        until = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise InputError(f"it must be an integer {until}", file=file, field=field, value=value)
+    return value  # type: ignore[return-value]

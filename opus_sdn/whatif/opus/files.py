@@ -15,6 +15,7 @@ from opus_sdn.intent.fabric import Fabric, Switch
 from opus_sdn.intent.model import Dimension, JobSpec, Place, PortChoice, WorldGroup
 from opus_sdn.intent.ranks import check_dimensions
 from opus_sdn.whatif.errors import InputError
+from opus_sdn.whatif.inputs.text import read_bytes
 from opus_sdn.whatif.opus.layout import JOB, NEVER_S, Cluster, cluster_of
 from opus_sdn.whatif.trace.model import Trace
 
@@ -99,13 +100,8 @@ def read_cluster(
 
 def _read_job(file: Path, ranks: int) -> JobSpec:
     try:
-        content = file.read_bytes()
-        if len(content) > MAX_JOB_BYTES:
-            raise InputError(f"a job file has at most {MAX_JOB_BYTES} bytes", file=file, value=len(content))
-        job = JobFile.model_validate(yaml.safe_load(content)).spec()
+        job = JobFile.model_validate(yaml.safe_load(read_bytes(file, MAX_JOB_BYTES))).spec()
         check_dimensions(job)
-    except OSError as error:
-        raise InputError(f"it cannot be read: {error.strerror}", file=file) from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

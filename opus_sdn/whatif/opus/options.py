@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from opus_sdn.drivers.emulated_options import DELAY_MS_MAX, INFLIGHT_MAX
 from opus_sdn.intent.fabric import CircuitKind
 from opus_sdn.intent.model import CoreSettings, PortChoice
 from opus_sdn.whatif.errors import InputError
 
-LARGEST = 1e12  # of any number
+LARGEST = 1e12  # of any number that no device is told
+_LARGEST_OF = {"control_ms": DELAY_MS_MAX, "inflight": INFLIGHT_MAX}
 FOREVER_S = 1e12  # of leases and other watches over processes: virtual ranks do not die
 
 
@@ -54,8 +56,9 @@ class Options:
             fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
             if not fits or (isinstance(value, bool) and wanted is not bool):
                 raise _refused(name, value, f"it must be of type {wanted.__name__}")
-            if wanted in (int, float) and not 0 <= value <= LARGEST:
-                raise _refused(name, value, f"it must lie between 0 and {LARGEST:g}")
+            largest = _LARGEST_OF.get(name, LARGEST)
+            if wanted in (int, float) and not 0 <= value <= largest:
+                raise _refused(name, value, f"it must lie between 0 and {largest:g}")
         options = cls(**given)
         for name, known in (("port_choice", PortChoice), ("circuit", CircuitKind)):
             choices = [str(member.value) for member in known]

@@ -16,7 +16,10 @@ def cannot_finish(ranks: Ranks) -> CannotFinishError:
 
 
 def _waits(ranks: Ranks, rank: int) -> list[Wait]:
-    """What a rank waits for: the operation it is in, those it has tried to start, then its receives."""
+    """What a rank waits for: the operation it is in or those it has tried to start, else its receives.
+
+    Receives are posted long before they are needed; they tell why a rank waits only where nothing else does.
+    """
     found: list[Wait] = []
     position = ranks.talking[rank]
     if position != IDLE:
@@ -24,10 +27,10 @@ def _waits(ranks: Ranks, rank: int) -> list[Wait]:
     for waiting in ranks.ready_talk[rank]:
         if position == IDLE:
             found += _refused(ranks, rank, waiting)
-    for receive in sorted(ranks.receiving[rank]):
-        peer = ranks.partners[rank][receive]
-        found.append(_wait(ranks, rank, receive, peer, "nothing has arrived"))
-    return found
+    return found or [
+        _wait(ranks, rank, receive, ranks.partners[rank][receive], "nothing has arrived")
+        for receive in sorted(ranks.receiving[rank])
+    ]
 
 
 def _running(ranks: Ranks, rank: int, position: int) -> list[Wait]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from opus_sdn.whatif.peer.order import Chain, Chains, UnknownOrderError
 
-NEVER = 1 << 62
+NEVER = 1 << 200  # later than the end of the longest step that can be asked for
 
 # Where a chain ends: (START, member, 0), (LINK, member, number of the free event), (PULSE, member, number).
 Root = tuple[int, int, int]

@@ -24,6 +24,7 @@ from opus_sdn.whatif.trace.model import (
 from opus_sdn.whatif.trace.wire import Parsed, parse_node, varint
 
 MAX_NODES = 1 << 25  # of all ranks
+MAX_NODES_OF_RANK = 1 << 21
 MAX_DISTINCT_BYTES = 1 << 29  # of messages that are kept because they are unlike all before
 MAX_LIKENESSES = 16  # files that others are compared with
 _MAX_MESSAGE = 1 << 24
@@ -129,6 +130,8 @@ class _Loader:
                 message = content[at:stop]
                 at = stop
                 add(known(message) or self._new(message, file, len(found) + 1))
+                if len(found) > MAX_NODES_OF_RANK:
+                    raise InputError(f"at most {MAX_NODES_OF_RANK} nodes of a rank are read", file=file)
         except (IndexError, ValueError):
             at = end + 1
         if at < end or at > end:
