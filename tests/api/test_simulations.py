@@ -434,7 +434,8 @@ def test_a_simulation_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_simulation_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
-    packed = lzma.compress(b" " * (320 << 20), preset=0)
+    rows = b"".join(b"%d " % row + b"1 " * (1 << 20) + b"\n" for row in range(32))
+    packed = lzma.compress(b"BW 0\n" + rows, preset=0)
     bomb = {"name": "schedules.txt.xz", "content": base64.b64encode(packed).decode()}
     limit = 256 << 20
     failure = limit_of(tmp_path, sent(EIGHT, schedules=bomb), ONCE, simulation_memory_max_bytes=limit)
