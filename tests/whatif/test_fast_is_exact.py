@@ -81,7 +81,11 @@ def hints_or_none(on_demand: Scenario) -> Hints:
     return derive_hints(found)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * TESTS, SEEDS_A_TEST))
+# Among the first of these are steps in which a change of topology puts an end off that was on the agenda.
+FIRST_SEEDS = [270, 240, *range(0, SEEDS_A_TEST * TESTS, SEEDS_A_TEST)]
+
+
+@pytest.mark.parametrize("first", FIRST_SEEDS)
 def test_random_steps_are_replayed_the_same_by_both_engines(first: int, tmp_path: Path) -> None:
     solver = Solver()  # shared by unlike steps, so that nothing may depend on which of them came first
     asked: Counter[bool] = Counter()
