@@ -152,6 +152,20 @@ def test_a_program_that_hangs_on_our_controller_ends_with_3_too(opus: Opus, tmp_
         (["replay", *inputs(EIGHT), "--delay-ms", "1", "--mode", "ideal"], "one topology"),
         (["replay", *inputs(EIGHT), "--delay-ms", "1", "--mode", "static", "--hints", "derive"], "--hints"),
         (["replay", *inputs(EIGHT)[:-1], "nowhere", "--delay-ms", "1"], "nowhere: cannot be read"),
+        (["replay", *inputs(EIGHT), "--delay-ms", "600001"], "delay_ms is 600001.0"),
+        (
+            ["replay", *inputs(EIGHT), "--delay-ms", "1", "--latency-ns", "1e10"],
+            "latency_ns is 10000000000.0",
+        ),
+        (["replay", *inputs(MICROBATCHES), "--network", EIGHT / "network_10ms.yml"], "npus_count is 8"),
+        (
+            ["sweep", *inputs(MICROBATCHES), "--network", EIGHT / "network_10ms.yml", "--delay-ms", "1"],
+            "npus",
+        ),
+        (
+            ["sweep", *inputs(EIGHT), "--delay-ms", "1,2", "--jobs", 2, "--bandwidth-gbps", "0"],
+            "bandwidth_gbps",
+        ),
         (["sweep", *inputs(EIGHT), "--delay-ms", "1,x"], "--delay-ms"),
         (["sweep", *inputs(EIGHT), "--delay-ms", "1", "--mode", "static,slow"], "--mode"),
         (["sweep", *inputs(EIGHT), "--delay-ms", "1", "--jobs", "0"], "--jobs"),
@@ -164,6 +178,15 @@ def test_what_cannot_be_used_ends_with_2_and_names_it(
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: ")
     assert message in ran.err
+
+
+def test_a_file_of_hints_is_said_to_mean_nothing_to_our_own_semantics(opus: Opus) -> None:
+    hints = EIGHT / "rank_comm_groups_10ms.yaml"
+    arguments = ("whatif", "replay", *inputs(EIGHT), "--delay-ms", 10, "--semantics", "opus", "-o", "json")
+    told, plain = opus(*arguments, "--hints", hints), opus(*arguments, "--mode", "provision")
+    assert "the file is for `peer`" in told.err
+    assert plain.err == ""
+    assert told.json["finish_ns"] == plain.json["finish_ns"]
 
 
 def test_the_timeline_is_a_chrome_trace_with_every_node(opus: Opus, tmp_path: Path) -> None:
