@@ -1,0 +1,1 @@
+"""What the network of a cluster costs and draws: bills of material and their ratios."""

@@ -1,0 +1,34 @@
+"""The published figures, computed anew: data, what is to be drawn, and a comparison with what was published.
+
+Numbers are those of the published artifact. The paper's first version numbers some of them otherwise: its
+cost figure is 14.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from opus_sdn.whatif.errors import InputError
+from opus_sdn.whatif.figures.model import Compared, Figure, Panel, Series
+
+Done = Callable[[int, int], None]
+
+# Each module has `run(*, quick: bool, jobs: int | None, done: Done | None) -> Figure`.
+FIGURES: dict[str, str] = {}
+
+__all__ = ["FIGURES", "Compared", "Done", "Figure", "Panel", "Series", "run_figure"]
+
+
+def run_figure(
+    number: str, *, quick: bool = False, jobs: int | None = None, done: Done | None = None
+) -> Figure:
+    """Compute a figure; `quick` with fewer points. `done(finished, all)` is called on the way.
+
+    Raises InputError for a number that is none of FIGURES.
+    """
+    if number not in FIGURES:
+        raise InputError(f"figures are {', '.join(FIGURES)}", file="figure", field="number", value=number)
+    module = importlib.import_module(FIGURES[number])
+    figure: Figure = module.run(quick=quick, jobs=jobs, done=done)
+    return figure
