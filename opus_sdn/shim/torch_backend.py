@@ -12,6 +12,7 @@ import torch
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.enrolment import Meeting, enrol, refuse
 from opus_sdn.shim.errors import OpusError, SettingsError, UnsupportedTorchError
+from opus_sdn.shim.operations import OperationLog
 from opus_sdn.shim.settings import Mode, ShimSettings, from_environ, read_token
 from opus_sdn.shim.torch_group import OpusGroup
 from opus_sdn.shim.torch_job import RankJob
@@ -38,6 +39,11 @@ def create(options: Any, backend_options: Any) -> OpusGroup:
         if is_default and job is not None:
             job.close(drain_s=0.0)
         raise
+
+
+def operation_log() -> OperationLog | None:
+    """What this rank has done in the job of its default group; None without one, and with mode off."""
+    return _job.log if _job is not None else None
 
 
 def _require_known_torch() -> None:

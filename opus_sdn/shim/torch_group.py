@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from opus_sdn.intent.model import Domain, Stream
 from opus_sdn.shim.errors import OpusError, OpusRefusedError
 from opus_sdn.shim.naming import dimension, group_name, pair_stream
+from opus_sdn.shim.operations import What
 from opus_sdn.shim.torch_job import RankJob
 from opus_sdn.shim.torch_lanes import (
     CudaLane,
@@ -25,6 +26,7 @@ from opus_sdn.shim.torch_lanes import (
     Lane,
     is_broken_connection,
     poison,
+    size_of,
     tensors_in,
 )
 from opus_sdn.shim.torch_works import DirectWork
@@ -83,6 +85,7 @@ class OpusGroup(dist.ProcessGroup):
         self._checking_in = threading.Lock()
         self._answer: GroupAnswer | None = None
         self._ordinal = job.register(self, ranks) if job is not None else 0
+        self._kinds: dict[tuple[str, int | None, str | None], What] = {}
         for device, backend in backends.items():
             # The C++ base has a name, a timeout and an allocator only through registered backends.
             custom = dist.ProcessGroup.BackendType.CUSTOM
@@ -107,8 +110,14 @@ class OpusGroup(dist.ProcessGroup):
             )
         call = self._bind(inner, name, args, kwargs)
         stream = Stream(answer.ring.id if answer.ring is not None else answer.name)
+        operation = self._job.log.begin(self._what(name, stream), size_of(args))
         return self._job.submit(
-            self._lanes[self._gated_device], call, tensors, stream, blocking=_is_blocking(args, kwargs)
+            self._lanes[self._gated_device],
+            call,
+            tensors,
+            stream,
+            operation,
+            blocking=_is_blocking(args, kwargs),
         )
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Any:
@@ -139,11 +148,12 @@ class OpusGroup(dist.ProcessGroup):
         me, other = self._job.rank, self._ranks[peer]
         answer = None if me == other or self._job.shares_host(other) else self._domain_of(tensors)
         if answer is None:
-            return self._direct(name, (tensors, peer, tag), {}, tensors)
+            return self._direct(name, (tensors, peer, tag), {}, tensors, other)
         ends = (me, other) if name == "send" else (other, me)
         stream = pair_stream(answer.name, self._ranks, *ends)
         call = self._bind(inner, name, (tensors, peer, tag), {})
-        return self._job.submit(self._lanes[self._gated_device], call, list(tensors), stream, tag)
+        operation = self._job.log.begin(self._what(name, stream, other), size_of((tensors,)))
+        return self._job.submit(self._lanes[self._gated_device], call, list(tensors), stream, operation, tag)
 
     def _bind(
         self, inner: dist.ProcessGroup, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -155,13 +165,32 @@ class OpusGroup(dist.ProcessGroup):
                     options.asyncOp = True  # else NCCL runs on the current stream and gives no Work
         return lambda: method(*args, **kwargs)
 
+    def _what(self, kind: str, stream: Stream | None = None, peer: int | None = None) -> What:
+        """The record that all operations of a kind share."""
+        connection = stream.connection if stream is not None else None
+        key = (kind, peer, connection)
+        what = self._kinds.get(key)
+        if what is None:
+            ends = (None, None) if stream is None else (stream.source, stream.destination)
+            name = group_name(self._ranks, self._ordinal)
+            label = dimension(self._description)
+            what = What(kind, name, self._description, label, self._ranks, connection, *ends, peer)
+            self._kinds[key] = what
+        return what
+
     def _direct(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+        peer: int | None = None,
     ) -> Any:
         """An operation that needs no grant; its errors get the job's cause."""
         job, inner = self._job, self._require_inner()
         assert job is not None
         job.require_usable()
+        operation = job.log.begin(self._what(name, peer=peer), size_of(args))
         try:
             work = getattr(inner, name)(*args, **kwargs)
         except RuntimeError as failed:
@@ -169,7 +198,7 @@ class OpusGroup(dist.ProcessGroup):
                 raise job.explain(failed, None) from failed
             raise
         device = tensors[0].device.type if tensors else self._gated_device
-        return DirectWork(job, self._lanes.get(device, self._lanes["cpu"]), work, tensors)
+        return DirectWork(job, self._lanes.get(device, self._lanes["cpu"]), work, tensors, operation)
 
     def _domain_of(self, tensors: list[torch.Tensor]) -> GroupAnswer | None:
         """The group's check-in, if these tensors need grants; host tensors of a GPU job use the front end."""

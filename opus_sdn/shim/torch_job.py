@@ -29,6 +29,7 @@ from opus_sdn.shim.errors import (
 )
 from opus_sdn.shim.links import LinkProbe
 from opus_sdn.shim.naming import rank_list
+from opus_sdn.shim.operations import Operation, OperationLog
 from opus_sdn.shim.session import UNREACHABLE, RankSession
 from opus_sdn.shim.settings import ShimSettings
 from opus_sdn.shim.torch_issue import IssueQueue
@@ -66,6 +67,7 @@ class RankJob:
         self.rank = rank
         self.world = len(enrolment.hosts)
         self.incarnation = enrolment.incarnation
+        self.log = OperationLog()
         self._settings = settings
         self._client = client
         self._enrolment = enrolment
@@ -151,6 +153,7 @@ class RankJob:
         call: Call,
         tensors: list[torch.Tensor],
         stream: Stream,
+        operation: Operation,
         tag: int | None = None,
         blocking: bool = False,
     ) -> GatedWork:
@@ -158,9 +161,10 @@ class RankJob:
         self.require_usable()
         with self._order:
             n = self._next.get(stream, 0)
-            work = GatedWork(self, lane, call, tensors, stream, n)
+            work = GatedWork(self, lane, call, tensors, stream, n, operation)
             self._ungranted[stream, n] = work
             try:
+                operation.arrived_ns = time.monotonic_ns()
                 self._session.arrive(stream, n, tag, blocking)
             except BaseException:
                 del self._ungranted[stream, n]
@@ -272,6 +276,7 @@ class RankJob:
         with self._order:
             work = self._ungranted.pop((grant.stream, grant.n), None)
         if work is not None:
+            work.operation.granted_ns = time.monotonic_ns()
             self._queue.put(work)
 
     def _refused(self, stream: Stream, n: int, refused: ControllerError) -> None:

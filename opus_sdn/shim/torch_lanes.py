@@ -165,6 +165,20 @@ def tensors_in(arguments: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
+def size_of(arguments: Any) -> int:
+    """Bytes of a call's larger side: what is gathered, or what is scattered."""
+    largest = 0
+    for item in arguments:
+        if isinstance(item, torch.Tensor):
+            size = item.nbytes
+        elif isinstance(item, list | tuple):
+            size = sum(tensor.nbytes for tensor in tensors_in(item))
+        else:
+            continue
+        largest = max(largest, size)
+    return largest
+
+
 def _name(inner_options: Any, options: Any) -> None:
     inner_options.global_ranks_in_group = list(options.global_ranks_in_group)
     inner_options.group_name = options.group_id

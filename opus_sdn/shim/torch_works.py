@@ -8,6 +8,7 @@ directly is invisible to C++, or kills it. A C++ caller of the future sees the t
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from opus_sdn.intent.model import Stream
 from opus_sdn.shim.errors import OpusError, OpusJobFailed
+from opus_sdn.shim.operations import Operation
 from opus_sdn.shim.torch_lanes import Call, Lane, is_broken_connection
 
 NO_TIMEOUT = timedelta(0)  # what C++ passes for none
@@ -43,8 +45,9 @@ class Owner(Protocol):
 class OpusWork(dist.Work):
     """What both kinds share: an outcome that is settled once, and a future made when somebody asks."""
 
-    def __init__(self, owner: Owner, lane: Lane, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, owner: Owner, lane: Lane, tensors: list[torch.Tensor], operation: Operation) -> None:
         super().__init__()
+        self.operation = operation
         self._owner = owner
         self._lane = lane
         self._tensors = tensors
@@ -85,6 +88,7 @@ class OpusWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors; callable before the operation is issued."""
+        self.operation.has_future = True
         with self._lock:
             if self._future is None:
                 devices = (
@@ -103,9 +107,20 @@ class OpusWork(dist.Work):
             if self._done.is_set():
                 return False
             self._error = error
+            self.operation.failed = error is not None
+            self.operation.finished_ns = time.monotonic_ns()
             self._done.set()
         self._fill()
         return True
+
+    def _begin_wait(self) -> None:
+        """The program waits; only its first wait is recorded."""
+        if not self.operation.wait_begin_ns:
+            self.operation.wait_begin_ns = time.monotonic_ns()
+
+    def _end_wait(self) -> None:
+        if not self.operation.wait_end_ns:
+            self.operation.wait_end_ns = time.monotonic_ns()
 
     def _fill(self) -> None:
         """Complete the future, if there is one, exactly once."""
@@ -125,11 +140,18 @@ class GatedWork(OpusWork):
     """An operation that is issued by the job's issue queue once it has been granted."""
 
     def __init__(
-        self, owner: Owner, lane: Lane, call: Call, tensors: list[torch.Tensor], stream: Stream, n: int
+        self,
+        owner: Owner,
+        lane: Lane,
+        call: Call,
+        tensors: list[torch.Tensor],
+        stream: Stream,
+        n: int,
+        operation: Operation,
     ) -> None:
-        super().__init__(owner, lane, tensors)
+        super().__init__(owner, lane, tensors, operation)
         self.stream = stream
-        self.n = n
+        self.n = operation.n = n
         self._call: Call | None = lane.capture(call, tensors)
         self._issued = self._done if lane.wait_blocks_host else threading.Event()
 
@@ -141,6 +163,7 @@ class GatedWork(OpusWork):
 
         Raises OpusJobFailed, the inner backend's error, or OpusError after a `timeout` that is not zero.
         """
+        self._begin_wait()
         if not self._issued.is_set():
             self._owner.block(self)
             if not self._issued.wait(timeout.total_seconds() or None):
@@ -148,6 +171,7 @@ class GatedWork(OpusWork):
         self._raise()
         if not self._lane.wait_blocks_host and self._inner is not None:
             self._inner.wait()
+        self._end_wait()
         return True
 
     def issue(self) -> bool:
@@ -157,6 +181,7 @@ class GatedWork(OpusWork):
             return False  # the job failed between the grant and now
         try:
             self._owner.begin(self)
+            self.operation.issued_ns = time.monotonic_ns()
             self._inner = call()
         except Exception as failed:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for this Work
             if is_broken_connection(failed):
@@ -196,8 +221,11 @@ class GatedWork(OpusWork):
 class DirectWork(OpusWork):
     """An operation that needed no grant: the inner Work, with its errors explained by the controller."""
 
-    def __init__(self, owner: Owner, lane: Lane, inner: Any, tensors: list[torch.Tensor]) -> None:
-        super().__init__(owner, lane, tensors)
+    def __init__(
+        self, owner: Owner, lane: Lane, inner: Any, tensors: list[torch.Tensor], operation: Operation
+    ) -> None:
+        super().__init__(owner, lane, tensors, operation)
+        operation.issued_ns = operation.called_ns
         self._inner = inner
         self._once = threading.Lock()  # a second wait for a message of gloo would never return
 
@@ -207,14 +235,17 @@ class DirectWork(OpusWork):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the operation is done (on CUDA: the current stream waits for it)."""
+        self._begin_wait()
         if self._inner is None:
-            return True
-        if not self._lane.wait_blocks_host:
-            return bool(self._inner.wait())
-        with self._once:
-            if not self._done.is_set():
-                self._wait_inner(timeout)
-        self._raise()
+            self.settle(None)
+        elif not self._lane.wait_blocks_host:
+            self._inner.wait()
+        else:
+            with self._once:
+                if not self._done.is_set():
+                    self._wait_inner(timeout)
+            self._raise()
+        self._end_wait()
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from opus_sdn.demo.child import tell
 from opus_sdn.demo.world import world
+from opus_sdn.shim import torch_backend
 
 TIMEOUT_S = 30.0
 
@@ -471,3 +472,44 @@ def rings_and_messages(backend: str, steps: int) -> list[float]:
             found.append(float(mine + theirs))
             tell(step)
     return found
+
+
+def recorded(backend: str) -> list[dict[str, Any]]:
+    """What the operation log says of a few operations, as this rank saw them."""
+    with world(backend, TIMEOUT_S) as rank:
+        pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+        log = torch_backend.operation_log()
+        assert log is not None
+        follower = log.follow()
+        dist.all_reduce(torch.ones(4))
+        gathered = dist.all_gather_into_tensor(torch.zeros(16), torch.ones(4), async_op=True)
+        assert gathered is not None
+        gathered.wait()
+        dist.all_reduce(torch.ones(2), group=pair)
+        if rank < 2:
+            dist.send(torch.ones(8), rank + 2)
+        else:
+            dist.recv(torch.zeros(8), rank - 2)
+        dist.barrier()
+        taken = follower.take()
+    return [
+        {
+            "kind": one.what.kind,
+            "dimension": one.what.dimension,
+            "gated": one.what.connection is not None,
+            "ends": (one.what.source, one.what.destination),
+            "peer": one.what.peer,
+            "n": one.n,
+            "bytes": one.bytes,
+            "moments": [
+                one.called_ns,
+                one.arrived_ns,
+                one.granted_ns,
+                one.issued_ns,
+                one.wait_begin_ns,
+                one.wait_end_ns,
+                one.finished_ns,
+            ],
+        }
+        for one in taken
+    ]

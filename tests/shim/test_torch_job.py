@@ -17,6 +17,7 @@ from opus_sdn.shim import torch_job
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.enrolment import Enrolment
 from opus_sdn.shim.errors import OpusError, OpusJobFailed, OpusRefusedError
+from opus_sdn.shim.operations import What
 from opus_sdn.shim.settings import from_environ
 from opus_sdn.shim.torch_job import RankJob
 from opus_sdn.shim.torch_lanes import HostLane
@@ -92,7 +93,8 @@ def submit(job: RankJob, log: list[int] | None = None, error: Exception | None =
             raise error
         return Done()
 
-    work = job.submit(HostLane(), call, [torch.ones(1)], RING)
+    record = job.log.begin(What("allreduce", "ranks-0-1.0", "", "dp"), 4)
+    work = job.submit(HostLane(), call, [torch.ones(1)], RING, record)
     noted.append(work)
     ready.set()
     return work

@@ -13,6 +13,7 @@ import torch
 
 from opus_sdn.intent.model import Stream
 from opus_sdn.shim.errors import OpusError, OpusJobFailed, OpusRefusedError
+from opus_sdn.shim.operations import Operation, OperationLog, What
 from opus_sdn.shim.torch_lanes import CudaLane, HostLane, Lane, is_broken_connection, tensors_in
 from opus_sdn.shim.torch_works import DirectWork, GatedWork
 
@@ -22,6 +23,10 @@ STREAM = Stream("ring")
 FAILED = OpusJobFailed("rank-lost", "rank 3 died", 3, 1)
 BROKEN = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
 WAIT_S = 30.0
+
+
+def record() -> Operation:
+    return OperationLog().begin(What("allreduce", "ring", "", "dp"), 8)
 
 
 class Owner:
@@ -79,7 +84,7 @@ def gated(
             raise inner
         return inner
 
-    return GatedWork(owner, lane or HostLane(), call, [torch.ones(2)], STREAM, 0), owner
+    return GatedWork(owner, lane or HostLane(), call, [torch.ones(2)], STREAM, 0, record()), owner
 
 
 def run(work: GatedWork) -> None:
@@ -186,24 +191,26 @@ def test_a_wait_with_a_timeout_ends_with_it_and_harms_nothing() -> None:
 
 def test_an_ungated_work_waits_once_and_explains_what_breaks() -> None:
     inner, owner = Inner(), Owner()
-    work = DirectWork(owner, HostLane(), inner, [torch.ones(1)])
+    work = DirectWork(owner, HostLane(), inner, [torch.ones(1)], record())
     assert work.wait()
     assert work.wait()
     assert inner.wait_calls == 1
-    broken = DirectWork(owner, HostLane(), Inner(BROKEN), [])
+    broken = DirectWork(owner, HostLane(), Inner(BROKEN), [], record())
     for _ in range(2):
         with pytest.raises(OpusJobFailed, match="rank 3 died"):
             broken.wait()
     assert owner.notes == ["explain RuntimeError"]
-    assert DirectWork(owner, HostLane(), None, []).wait()  # NCCL gives no Work for what it did at once
+    assert DirectWork(
+        owner, HostLane(), None, [], record()
+    ).wait()  # NCCL gives no Work for what it did at once
 
 
 def test_the_future_of_an_ungated_work_completes_without_anybody_waiting() -> None:
     owner = Owner()
-    work = DirectWork(owner, HostLane(), Inner(), [torch.ones(1)])
+    work = DirectWork(owner, HostLane(), Inner(), [torch.ones(1)], record())
     assert work.get_future().wait()[0].tolist() == [1.0]
     assert work.get_future().done()
-    broken = DirectWork(owner, HostLane(), Inner(BROKEN), [])
+    broken = DirectWork(owner, HostLane(), Inner(BROKEN), [], record())
     with pytest.raises(RuntimeError, match="rank 3 died"):
         broken.get_future().wait()
 
@@ -283,7 +290,7 @@ def test_on_cuda_an_operation_is_issued_behind_what_the_caller_had_enqueued() ->
 
     owner = Owner()
     lane = CudaLane(cuda)
-    works = [GatedWork(owner, lane, call, [torch.ones(1)], STREAM, n) for n in range(2)]
+    works = [GatedWork(owner, lane, call, [torch.ones(1)], STREAM, n, record()) for n in range(2)]
     assert cuda.notes == ["record on caller"] * 2
     for work in works:
         assert work.issue()
