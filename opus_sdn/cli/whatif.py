@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from opus_sdn.cli import whatif_cost
 from opus_sdn.cli.codes import ExitCode
 from opus_sdn.whatif.engine import DERIVE, SEMANTICS, Step, load_step, make_scenario, replay
 from opus_sdn.whatif.errors import CannotFinishError, InputError, WorkerLostError
@@ -149,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         help="keep finished points here, and go on with what is missing",
     )
     many.set_defaults(command=_sweep)
+    whatif_cost.add_to(commands)
     return parser
 
 
