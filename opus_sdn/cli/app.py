@@ -31,6 +31,7 @@ MODULES = {
     "withdraw": "operate",
     "events": "events",
     "whatif": "whatif_command",
+    "experiment": "experiment",
     "emulator": "emulator",
     "db": "admin",
     "config": "admin",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from opus_sdn.cli.exits import CliError
+from opus_sdn.cli.interrupts import terminated_like_interrupted
 from opus_sdn.cli.output import Format, columns, message, print_json, print_table
 from opus_sdn.selftest import SelftestError, run_selftest
 
@@ -24,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 def selftest(form: FormatOption = Format.TABLE) -> None:
     """Check this installation: a controller, an emulated switch and four ranks. No torch, no GPU, seconds."""
-    with _terminated_like_interrupted():
+    with terminated_like_interrupted():
         try:
             report = run_selftest(message)
         except SelftestError as failed:
@@ -40,17 +37,3 @@ def selftest(form: FormatOption = Format.TABLE) -> None:
     if failed_checks:
         raise CliError(f"self-test: {len(failed_checks)} of {len(report.checks)} checks failed")
     message(f"self-test passed in {report.seconds:.1f} s")
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the self-test as Ctrl-C does: what it started has to be stopped, its folder removed."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -57,7 +57,7 @@ class Controller:
         said = self._start(port=0)
         self.url: str = said["url"]
         self.start: int = said["start"]
-        self.witness_address: str = witness or said["witness"]
+        self.witness_address: str = witness or said.get("witness") or ""
         self._client = httpx.Client(base_url=f"{self.url}/api/v1", trust_env=False, timeout=30.0)
 
     def start_again(self) -> None:
@@ -132,8 +132,9 @@ class Controller:
             query["since"] = page["newest"]
 
     def environment(self, job: str) -> dict[str, str]:
-        """What ranks need to find this controller and its witness."""
-        return {"OPUS_CONTROLLER": self.url, "OPUS_JOB": job, "OPUS_WITNESS": self.witness_address}
+        """What ranks need to find this controller and its witness, if it has one."""
+        witness = {"OPUS_WITNESS": self.witness_address} if self.witness_address else {}
+        return {"OPUS_CONTROLLER": self.url, "OPUS_JOB": job, **witness}
 
     def witness(self) -> dict[str, Any]:
         """The traffic witness's report."""

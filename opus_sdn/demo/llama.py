@@ -7,12 +7,14 @@ not depend on how the model is cut.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # the name everybody gives it
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -75,6 +77,90 @@ class FeedForward(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))  # type: ignore[no-any-return]  # as above
 
 
+class Experts(nn.Module):
+    """A mixture of experts as DeepSeek's: one that every token uses, and many of which a router picks a few.
+
+    Routed experts are spread over the tensor-parallel ranks. Activations are whole there, so each rank adds
+    what its own experts make of the tokens, and one all-reduce sums it up.
+    """
+
+    def __init__(self, width: int, hidden: int, experts: int, active: int) -> None:
+        super().__init__()
+        self.active = active
+        self.router = nn.Linear(width, experts, bias=False)
+        self.shared = FeedForward(width, hidden)
+        self.w1 = nn.Parameter(torch.empty(experts, hidden, width))
+        self.w2 = nn.Parameter(torch.empty(experts, width, hidden))
+        self.w3 = nn.Parameter(torch.empty(experts, hidden, width))
+        self.mesh: DeviceMesh | None = None
+
+    def spread(self, mesh: DeviceMesh) -> None:
+        """Keep only this rank's experts."""
+        self.mesh = mesh
+        for name in ("w1", "w2", "w3"):
+            whole = getattr(self, name)
+            self.register_parameter(name, nn.Parameter(distribute_tensor(whole.detach(), mesh, [Shard(0)])))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, sequence, width) to the same."""
+        tokens = x.flatten(0, 1)
+        gates, chosen = self.router(tokens).softmax(dim=-1).topk(self.active, dim=-1)
+        w1, w2, w3 = (_own(weight) for weight in (self.w1, self.w2, self.w3))
+        first = 0
+        if self.mesh is not None:
+            first = self.mesh.get_local_rank() * len(w1)
+            tokens, gates = (_with_summed_gradient(value, self.mesh) for value in (tokens, gates))
+        out = torch.zeros_like(tokens)
+        for own in range(len(w1)):
+            which, place = (chosen == first + own).nonzero(as_tuple=True)
+            mine = tokens[which]
+            made = (F.silu(mine @ w1[own].T) * (mine @ w3[own].T)) @ w2[own].T
+            out = out.index_add(0, which, made * gates[which, place].unsqueeze(-1))
+        if self.mesh is not None:
+            out = _SumValues.apply(out, self.mesh)  # type: ignore[no-untyped-call]  # torch does not type it
+        return self.shared(x) + out.view_as(x)  # type: ignore[no-any-return]  # as above
+
+
+def _with_summed_gradient(value: Tensor, mesh: DeviceMesh) -> Tensor:
+    out: Tensor = _SumGradients.apply(value, mesh)  # type: ignore[no-untyped-call]  # as above
+    return out
+
+
+def _own(weight: Tensor) -> Tensor:
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+class _SumGradients(torch.autograd.Function):
+    """The value as it is; its gradient summed over the ranks that each used it for a part."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, mesh: DeviceMesh) -> Tensor:
+        ctx.mesh = mesh
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _summed(gradient, ctx.mesh), None
+
+
+class _SumValues(torch.autograd.Function):
+    """The sum over the ranks; each gets the whole gradient."""
+
+    @staticmethod
+    def forward(_ctx: Any, value: Tensor, mesh: DeviceMesh) -> Tensor:
+        return _summed(value, mesh)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+def _summed(value: Tensor, mesh: DeviceMesh) -> Tensor:
+    value = value.contiguous().clone()
+    dist.all_reduce(value, group=mesh.get_group())
+    return value
+
+
 class Block(nn.Module):
     """One layer: attention and feed-forward, each behind a norm and around a residual."""
 
@@ -83,7 +169,11 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(config.width)
         self.attention = Attention(config.width, config.heads, config.sequence)
         self.feed_forward_norm = nn.RMSNorm(config.width)
-        self.feed_forward = FeedForward(config.width, config.hidden)
+        self.feed_forward: nn.Module = (
+            Experts(config.width, config.hidden, config.experts, config.active_experts)
+            if config.experts
+            else FeedForward(config.width, config.hidden)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, sequence, width) to the same."""
@@ -135,8 +225,13 @@ def parallelize(stage: Stage, mesh: DeviceMesh, *, sequence_parallel: bool) -> N
     `sequence_parallel` the layers of a stage hand on parts of the sequence: all-gather before, reduce-scatter
     behind; only what leaves the stage is whole again.
     """
-    plan = _sequence_plan() if sequence_parallel else _plain_plan()
     blocks = list(stage.blocks.values())
+    feed_forward = "feed_forward"
+    for block in blocks:
+        if isinstance(block.feed_forward, Experts):
+            block.feed_forward.spread(mesh)
+            feed_forward = "feed_forward.shared"
+    plan = _sequence_plan() if sequence_parallel else _plain_plan(feed_forward)
     for block in blocks:
         parallelize_module(block, mesh, plan)
     if sequence_parallel:
@@ -150,13 +245,14 @@ def parallelize(stage: Stage, mesh: DeviceMesh, *, sequence_parallel: bool) -> N
         )
 
 
-def _plain_plan() -> dict[str, ParallelStyle]:
+def _plain_plan(feed_forward: str = "feed_forward") -> dict[str, ParallelStyle]:
     plan: dict[str, ParallelStyle] = {}
-    for part in ("attention", "feed_forward"):  # one gradient all-reduce for the input, not one per matrix
+    for part in ("attention", feed_forward):  # one gradient all-reduce for the input, not one per matrix
         plan[part] = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
-    for name in ("attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3"):
+    inner = ("attention.wq", "attention.wk", "attention.wv", f"{feed_forward}.w1", f"{feed_forward}.w3")
+    for name in inner:
         plan[name] = ColwiseParallel()
-    for name in ("attention.wo", "feed_forward.w2"):
+    for name in ("attention.wo", f"{feed_forward}.w2"):
         plan[name] = RowwiseParallel()
     return plan
 

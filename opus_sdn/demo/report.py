@@ -70,7 +70,7 @@ def collect(
     report.device_operations = view["device_steps"]
     granted = [event for event in events if event["kind"] == "intent.granted"]
     report.exposed_wait_ms_by_grant = [event["data"]["exposed_wait_ms"] for event in granted]
-    report.exposed_wait_ms_by_step = _by_step(granted, connections, steps)
+    report.exposed_wait_ms_by_step = waits_by_step(granted, connections, steps)
     report.topology_history = _history(events)
     for event in granted:
         dimension = connections[event["data"]["connection"]]["dimension"]
@@ -93,7 +93,7 @@ def _history(events: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return history
 
 
-def _by_step(
+def waits_by_step(
     granted: Sequence[Mapping[str, Any]],
     connections: Mapping[str, Mapping[str, Any]],
     steps: Sequence[StepTime],

@@ -83,7 +83,9 @@ class Crash:
 class TrainConfig:
     """One training run. Two runs of the same configuration on the same machine agree in every bit.
 
-    `batch` counts sequences per data-parallel rank. `after_step` names a "module:function" that is called as
+    `batch` counts sequences per data-parallel rank. `experts`: routed experts per layer beside a shared one,
+    spread over the tensor-parallel ranks, of which each token uses `active_experts`; 0 makes the layers
+    dense. `after_step` names a "module:function" that is called as
     function(record, **after_step_args) in every rank after every step.
     """
 
@@ -100,6 +102,8 @@ class TrainConfig:
     sequence: int = 32
     batch: int = 8
     sequence_parallel: bool = False
+    experts: int = 0
+    active_experts: int = 2
     learning_rate: float = 3e-3
     seed: int = 20_240_607
     timeout_s: float = 60.0
@@ -123,9 +127,16 @@ class TrainConfig:
             ("hidden", self.hidden, self.shape.tp, "shape.tp"),
             ("width", self.width, self.heads * 2, "2 x heads"),
             ("sequence", self.sequence, self.shape.tp, "shape.tp"),
+            ("experts", self.experts, self.shape.tp, "shape.tp"),
         ):
             if value % divisor:
                 raise ValueError(f"{name}: {value}; wanted a multiple of {why}, {divisor}")
+        if self.experts and not 1 <= self.active_experts <= self.experts:
+            raise ValueError(f"active_experts: {self.active_experts}; wanted 1 to experts, {self.experts}")
+        if self.experts and self.sequence_parallel:
+            raise ValueError(
+                "sequence_parallel: True; wanted False with experts: routing needs whole activations"
+            )
 
     @property
     def schedule_class(self) -> str:
