@@ -1,0 +1,147 @@
+"""From a model and a plan to a step: one program per stage, shared by all its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from opus_sdn.whatif.engine import Step
+from opus_sdn.whatif.inputs.schedules import Schedules
+from opus_sdn.whatif.rings import ring_of
+from opus_sdn.whatif.trace.model import COLLECTIVE, COMPUTE, NO_PARTNER, SEND, RankTrace, Trace
+from opus_sdn.whatif.workload import stg
+from opus_sdn.whatif.workload.accelerators import Accelerator
+from opus_sdn.whatif.workload.fabrics import PIPELINE, balanced_of, schedules_of
+from opus_sdn.whatif.workload.layout import Layout
+from opus_sdn.whatif.workload.models import Model
+from opus_sdn.whatif.workload.plan import STG, Batch, Parallelism, check_plan
+from opus_sdn.whatif.workload.program import Program
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A step of training. `programs[s]` is what every rank of stage s runs.
+
+    `efficiency`: the part of a GPU's peak that matrix products reach.
+    """
+
+    model: Model
+    parallelism: Parallelism
+    batch: Batch
+    preset: str
+    efficiency: float
+    programs: tuple[Program, ...] = field(repr=False)
+
+    @property
+    def layout(self) -> Layout:
+        """Where its ranks sit."""
+        return Layout(self.parallelism)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The step as the replays take it. Ranks of one stage share a graph."""
+        layout = self.layout
+        groups, of_rank = layout.numbered()
+        tags = [tuple([0 if role is None else role.tag for role in p.roles]) for p in self.programs]
+        ranks: list[RankTrace] = []
+        known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+        for rank in range(self.parallelism.ranks):
+            stage = layout.stage(rank)
+            program = self.programs[stage]
+            partners = tuple(
+                [
+                    NO_PARTNER
+                    if role is None
+                    else layout.of_stage(rank, role.stage)
+                    if role.dimension is None
+                    else of_rank[role.dimension][rank]
+                    for role in program.roles
+                ]
+            )
+            partners = known.setdefault((stage, partners), partners)
+            ranks.append(RankTrace(rank, program.graph, partners, tags[stage]))
+        graphs = tuple(dict.fromkeys(program.graph for program in self.programs))
+        return Trace(tuple(ranks), groups, graphs, sum(len(rank.graph) for rank in ranks))
+
+    def step(self, accelerator: Accelerator) -> Step:
+        """The step on this GPU."""
+        return Step(self.trace, accelerator.system(self.efficiency))
+
+    def schedules(self, scale_out_gbps: float, scale_up_gbps: float) -> Schedules:
+        """The topologies that its stages can choose, in GB/s of 2^30 bytes. Raises InputError."""
+        return schedules_of(self.layout, scale_out_gbps, scale_up_gbps)
+
+    def balanced(self, scale_out_gbps: float, scale_up_gbps: float) -> Schedules:
+        """The one topology of the reference `ideal`. Raises InputError."""
+        return balanced_of(self.layout, self.bytes_per_dimension(), scale_out_gbps, scale_up_gbps)
+
+    def bytes_per_dimension(self) -> dict[str, int]:
+        """What all ranks put on links in a step, by dimension; messages are `pp`."""
+        sizes = self.layout.sizes()
+        found = dict.fromkeys([*sizes, PIPELINE], 0)
+        system = Accelerator("", 1, 1, 1, 1, 1, 1, "").system()
+        for program in self.programs:
+            for operation, role in zip(program.graph.operations, program.roles, strict=True):
+                if operation.kind == COLLECTIVE and role is not None and role.dimension is not None:
+                    ring = ring_of(operation, sizes[role.dimension], system)
+                    found[role.dimension] += ring.chunks * ring.sends * ring.size
+                elif operation.kind == SEND:
+                    found[PIPELINE] += operation.size
+        per_stage = self.parallelism.ranks // self.parallelism.pp
+        return {name: sent * per_stage for name, sent in found.items() if sent}
+
+    def compute_ns(self, accelerator: Accelerator) -> list[int]:
+        """How long a rank of each stage computes."""
+        system = accelerator.system(self.efficiency)
+        return [
+            sum(system.compute_ns(o) for o in program.graph.operations if o.kind == COMPUTE)
+            for program in self.programs
+        ]
+
+    def write(
+        self,
+        folder: Path,
+        accelerator: Accelerator,
+        *,
+        scale_out_gbps: float | None = None,
+        scale_up_gbps: float | None = None,
+    ) -> None:
+        """The step as files, in the published simulator's formats. Raises InputError and OSError."""
+        from opus_sdn.whatif.workload.files import write_workload
+
+        write_workload(
+            self,
+            folder,
+            accelerator,
+            accelerator.scale_out_gbps if scale_out_gbps is None else scale_out_gbps,
+            accelerator.scale_up_gbps if scale_up_gbps is None else scale_up_gbps,
+        )
+
+
+def generate(
+    model: Model,
+    parallelism: Parallelism,
+    batch: Batch,
+    *,
+    preset: str = STG,
+    efficiency: float | None = None,
+) -> Workload:
+    """The step. Raises InputError with the field, its value and what would fit."""
+    check_plan(model, parallelism, batch, preset)
+    layers = even_layers(model.layers, parallelism.pp)
+    programs = tuple(
+        stg.stage_program(model, parallelism, batch, own, stage) for stage, own in enumerate(layers)
+    )
+    return Workload(model, parallelism, batch, preset, 1.0 if efficiency is None else efficiency, programs)
+
+
+def even_layers(layers: int, pieces: int) -> list[range]:
+    """Layers of each piece in order: as equal as can be, the first ones taking one more."""
+    least, more = divmod(layers, pieces)
+    found, at = [], 0
+    for piece in range(pieces):
+        end = at + least + (piece < more)
+        found.append(range(at, end))
+        at = end
+    return found
