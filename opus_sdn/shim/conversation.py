@@ -24,10 +24,11 @@ class Kind(StrEnum):
 
     ARRIVAL = "arrivals"
     RELEASE = "releases"
+    HINT = "hints"
 
 
 class Subject(NamedTuple):
-    """The name of a piece of news: one arrival or one release."""
+    """The name of a piece of news: one arrival, one release or one hint."""
 
     kind: Kind
     stream: Stream
@@ -64,7 +65,7 @@ class Heard:
 
 @dataclass(slots=True, eq=False)
 class News:
-    """An arrival or a release until it is confirmed. `under_way` counts the unanswered requests with it."""
+    """An arrival, a release or a hint until it is confirmed. `under_way` counts the unanswered requests with it."""
 
     fields: dict[str, Any]
     under_way: int = 0
@@ -101,6 +102,7 @@ class Conversation:
         self._untold: dict[Subject, News] = {}
         self._urgent: set[Subject] = set()  # untold, in no request under way, and worth a request of its own
         self._early: dict[int, Grant] = {}
+        self._hint: Subject | None = None  # the newest; it is said once and not again
 
     @property
     def has_news(self) -> bool:
@@ -135,6 +137,8 @@ class Conversation:
             fields["tag"] = tag
         if blocking:
             fields["blocking"] = True
+        if self._hint == Subject(Kind.HINT, stream, n):
+            self._forget(self._hint)  # the arrival says more
         self._open[stream, n] = fields
         self._tell(Subject(Kind.ARRIVAL, stream, n), fields)
 
@@ -169,6 +173,20 @@ class Conversation:
             self._tell(Subject(Kind.RELEASE, stream, n), fields)
             n += run.length
         self._released[stream] = n
+
+    def hint(self, stream: Stream, n: int) -> bool:
+        """Say that operation n of the stream is expected to be the next one; False when that is nothing new.
+
+        Goes with the release that caused it. Each hint is said once, and only the newest one.
+        """
+        subject = Subject(Kind.HINT, stream, n)
+        if subject == self._hint or n < self._next.get(stream, 0):
+            return False
+        if self._hint is not None:
+            self._forget(self._hint)
+        self._hint = subject
+        self._tell(subject, _named(stream, n))
+        return True
 
     def compose(self, most: int = NEWS_PER_REQUEST_MAX, leave: bool = False) -> Letter:
         """The next request, with all news that no answer has confirmed, oldest first, up to `most`.

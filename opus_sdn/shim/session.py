@@ -130,12 +130,17 @@ class RankSession:
         with self._lock:
             self._talk.block(stream, n)
 
-    def release(self, stream: Stream, n: int) -> None:
-        """The run that begins at n has finished on this rank's device. Nothing happens after a failure."""
+    def release(self, stream: Stream, n: int, hint: tuple[Stream, int] | None = None) -> None:
+        """The run that begins at n has finished on this rank's device. Nothing happens after a failure.
+
+        `hint`: the operation that this rank expects to need next, said in the same request.
+        """
         self.require_own_process()
         with self._lock:
             if self._failed is None and not self._gone:
                 self._talk.release(stream, n)
+                if hint is not None:
+                    self._talk.hint(*hint)
                 self._signal()
 
     def report_failure(self, stream: Stream | None, n: int | None, detail: str) -> None:

@@ -39,10 +39,15 @@ class Admission(StrEnum):
 
 
 class Mode(StrEnum):
-    """`off`: plain gloo and NCCL, no controller. `on-demand`: every operation across hosts asks first."""
+    """What the controller is told.
+
+    `off`: nothing, plain gloo and NCCL. `on-demand`: every operation across hosts asks first. `provision`: a
+    rank also says where it expects to go next, so that circuits move before anybody asks.
+    """
 
     OFF = "off"
     ON_DEMAND = "on-demand"
+    PROVISION = "provision"
 
 
 class Address(NamedTuple):

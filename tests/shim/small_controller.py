@@ -27,6 +27,7 @@ from opus_sdn.intent.model import (
     CoreSettings,
     Dimension,
     GroupSpec,
+    Hint,
     JobSpec,
     Place,
     PortChoice,
@@ -216,6 +217,7 @@ class SmallController:
             ),
             tuple(Release(_stream(r), r["n"], r.get("length", 1)) for r in rank.get("releases", ())),
             rank.get("leave", False),
+            hints=tuple(Hint(_stream(h), h["n"]) for h in rank.get("hints", ())),
             session=session_of(WireSession.model_validate(rank["session"])) if "session" in rank else None,
         )
         incarnation = body["incarnation"]

@@ -244,3 +244,39 @@ def test_whatever_gets_lost_or_overtakes_every_operation_is_granted_once_and_rel
     assert done == list(range(wanted))
     assert controller.released == wanted
     assert (talk.waiting, talk.holding, talk.untold) == (0, 0, 0)
+
+
+def test_a_hint_goes_with_the_release_and_is_said_once() -> None:
+    talk = talk_with(1)
+    talk.answered(talk.compose(), granted(1))
+    talk.release(RING, 0)
+    assert talk.hint(MESSAGES, 0)
+    letter = talk.compose()
+    assert letter.says["hints"] == [{"connection": "g:0-1", "source": 0, "destination": 1, "n": 0}]
+    assert said(letter, "releases") == [0]
+    talk.answered(letter, Answer(1))
+    assert not talk.hint(MESSAGES, 0), "it is known"
+    assert "hints" not in talk.compose().says
+    assert not talk.has_news
+
+
+def test_only_the_newest_hint_is_said_and_none_for_what_has_arrived() -> None:
+    talk = talk_with(1)
+    talk.answered(talk.compose(), Answer(1))  # the session is known
+    talk.hint(MESSAGES, 0)
+    talk.hint(RING, 1)
+    assert [hint["connection"] for hint in talk.compose().says["hints"]] == ["ring"]
+    talk.arrive(RING, 1)
+    letter = talk.compose()
+    assert said(letter) == [1]
+    assert "hints" not in letter.says
+    assert not talk.hint(RING, 0), "operation 0 has arrived long ago"
+
+
+def test_a_hint_whose_request_was_lost_is_said_again() -> None:
+    talk = talk_with(0)
+    talk.answered(talk.compose(), Answer(1))  # the session is known
+    talk.hint(RING, 0)
+    talk.lost(talk.compose())
+    assert talk.has_news
+    assert said(talk.compose(), "hints") == [0]

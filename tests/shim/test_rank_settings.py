@@ -84,7 +84,7 @@ def test_the_place_is_what_was_said_most_explicitly(environ: dict[str, str], hos
 
 
 WRONG = [
-    ("OPUS_MODE", "sometimes", "use one of: off, on-demand"),
+    ("OPUS_MODE", "sometimes", "use one of: off, on-demand, provision"),
     ("OPUS_CONTROLLER", "10.0.0.5:8700", "use http://HOST:PORT"),
     ("OPUS_CONTROLLER", "http://10.0.0.5", "use http://HOST:PORT"),
     ("OPUS_CONTROLLER", "http://10.0.0.5:99999", "use http://HOST:PORT"),
