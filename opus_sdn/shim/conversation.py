@@ -65,7 +65,7 @@ class Heard:
 
 @dataclass(slots=True, eq=False)
 class News:
-    """An arrival, a release or a hint until it is confirmed. `under_way` counts the unanswered requests with it."""
+    """What has to be said, until it is confirmed. `under_way` counts the unanswered requests with it."""
 
     fields: dict[str, Any]
     under_way: int = 0
