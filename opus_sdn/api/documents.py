@@ -266,6 +266,7 @@ class PortDocument(Document):
     circuit: str | None
     moving: bool
     drained: Annotated[bool, Field(description="Whether an operator wants no circuit on it")]
+    failed: Annotated[str | None, Field(description="Why no light passes, as the switch says; null: it may")]
 
 
 class PortPage(Page):

@@ -138,7 +138,7 @@ KINDS = {
                 job="job",
                 rank="rank",
                 circuit="circuit",
-                state=_flags("moving", "drained"),
+                state=_flags("moving", "drained", "failed"),
             ),
         ),
         Kind(

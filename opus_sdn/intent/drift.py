@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from opus_sdn.intent.changes import CircuitsObserved
-from opus_sdn.intent.fabric import Circuit, CrossConnect
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Terminal
 from opus_sdn.intent.job import JobCore, Lost
 from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.standing import Bar
 from opus_sdn.intent.state import CoreState, make_event
 from opus_sdn.intent.switches import Away, Foreign, ForeignKind, Rival, Seen, SwitchState
 
@@ -35,7 +36,8 @@ def take_observation(
     `dark`: pairs that the device holds and that pass no light, and why.
     """
     _is_back(state, now, switch)
-    seen = switch.observe(matching, dark)
+    matching = frozenset(matching)
+    seen = switch.observe(matching, _behind_shut(state, switch, matching) | dict(dark or {}))
     if seen is None:
         return
     switch.note_light(now)
@@ -57,6 +59,49 @@ def take_observation(
         if rails and job.occupies_ports():
             state.refresh_topology(job, rails)
     state.dirty_switches[name] = None
+
+
+def take_ports(state: CoreState, switch: SwitchState, shut: Mapping[Terminal, str]) -> None:
+    """The device says of these ports that no light passes, and why; all its other ports are well.
+
+    What needs one of them waits without holding anybody up, and goes on when the port does. Comes before the
+    reading of the same moment, which tells what that means for circuits.
+    """
+    name = switch.switch.name
+    before = {terminal: bar for terminal, bar in state.shut.items() if terminal.switch == name}
+    now = {}
+    for terminal, why in shut.items():
+        port = state.fabric.port_at(name, terminal.position)
+        if port is not None:
+            data: dict[str, object] = {"switch": name, "position": terminal.position, "port": str(port)}
+            now[terminal] = Bar(Because(Reason.PORT_FAILED, f"port {port}: {why}", data))
+    if now == before:
+        return
+    _tell_ports(state, name, "port.failed", [bar for at, bar in now.items() if at not in before])
+    _tell_ports(state, name, "port.back", [bar for at, bar in before.items() if at not in now])
+    state.shut = {t: bar for t, bar in state.shut.items() if t.switch != name} | now
+    state.dirty_switches[name] = None
+
+
+def _tell_ports(state: CoreState, switch: str, kind: str, bars: Iterable[Bar]) -> None:
+    ports = {str(bar.because.data["port"]): bar.because.detail for bar in bars}
+    if ports:
+        told = [[port, why] for port, why in ports.items()]
+        state.ledger.event(kind, switch=switch, ports=told[:PAIRS_TOLD_MAX], count=len(told))
+
+
+def _behind_shut(
+    state: CoreState, switch: SwitchState, matching: Iterable[CrossConnect]
+) -> dict[CrossConnect, str]:
+    """Pairs of the matching that end on a port through which no light passes."""
+    if not state.shut:
+        return {}
+    return {
+        pair: state.shut[terminal].because.detail
+        for pair in matching
+        for terminal in switch.switch.terminals_of(pair)
+        if terminal in state.shut
+    }
 
 
 def went_away(state: CoreState, now: float, switch: SwitchState, detail: str) -> None:

@@ -29,7 +29,7 @@ from opus_sdn.intent.directives import Holder, Operator
 from opus_sdn.intent.dry_run import Change, Outcome
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.explain import why_waiting
-from opus_sdn.intent.fabric import CrossConnect, Fabric
+from opus_sdn.intent.fabric import CrossConnect, Fabric, Terminal
 from opus_sdn.intent.grace import awaiting
 from opus_sdn.intent.hints import end_hint, look_again, take_hint
 from opus_sdn.intent.job import JobCore
@@ -162,11 +162,15 @@ class Engine:
         switch: str,
         matching: frozenset[CrossConnect],
         dark: Mapping[CrossConnect, str] | None = None,
+        shut: Mapping[Terminal, str] | None = None,
     ) -> None:
         """A switch was read outside of a step: at adoption, from time to time, or on demand.
 
-        `dark`: cross-connects of the matching through which no light passes, and why.
+        `dark`: cross-connects of the matching through which no light passes, and why. `shut`: all ports that
+        are closed or broken, connected or not, and how; None when the device was not asked for them.
         """
+        if shut is not None:
+            drift.take_ports(self.state, self.state.switches[switch], shut)
         drift.take_observation(self.state, now, self.state.switches[switch], matching, dark)
         for job in self.state.active.values():
             self.state.touch(job)

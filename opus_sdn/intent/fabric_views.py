@@ -124,6 +124,7 @@ class PortView:
     circuit: str | None
     moving: bool
     drained: bool
+    failed: str | None  # why no light passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +296,7 @@ def ports_view(engine: Engine) -> tuple[PortView, ...]:
                 circuit.id if circuit else None,
                 any(terminal in switch.moving for terminal in terminals),
                 at.port in state.drains,
+                next((state.shut[t].because.detail for t in terminals if t in state.shut), None),
             )
         )
     return tuple(views)

@@ -15,7 +15,7 @@ from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.standing import Bar
 
 # Obstacles that go away only when somebody does something at the device.
-LASTING = frozenset({Reason.FOREIGN, Reason.CONTENDED, Reason.DARK})
+LASTING = frozenset({Reason.FOREIGN, Reason.CONTENDED, Reason.DARK, Reason.PORT_FAILED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SwitchFacts:
     kept: Collection[CrossConnect] = ()
     held_off: Mapping[CrossConnect, Because] = field(default_factory=dict)
     dark: Mapping[CrossConnect, str] = field(default_factory=dict)
-    barred: Mapping[Terminal, Bar] = field(default_factory=dict)  # closed by an operator
+    barred: Mapping[Terminal, Bar] = field(default_factory=dict)  # closed by an operator, or broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,10 @@ def _hopeless(facts: SwitchFacts, want: Want) -> Because | None:
     Two of these would else take each other's circuits down for ever.
     """
     missing = (circuit for circuit in want.circuits if not is_up(facts, circuit))
-    found = (_obstacle(facts, circuit, victims_of(facts, circuit), {}) for circuit in missing)
+    found = (
+        _closed(facts, circuit) or _obstacle(facts, circuit, victims_of(facts, circuit), {})
+        for circuit in missing
+    )
     return next((because for because in found if because is not None and because.reason in LASTING), None)
 
 
@@ -147,7 +150,7 @@ def victims_of(facts: SwitchFacts, circuit: Circuit) -> tuple[CrossConnect, ...]
 
 
 def _closed(facts: SwitchFacts, circuit: Circuit) -> Because | None:
-    """Why an operator wants the circuit not to be made."""
+    """Why the circuit is not to be made at all: a port of it is broken, or an operator's."""
     if not facts.barred:
         return None
     bars = (facts.barred.get(terminal) for terminal in circuit.terminals)

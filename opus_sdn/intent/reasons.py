@@ -18,6 +18,7 @@ class Reason(StrEnum):
     CONTENDED = "contended"  # somebody else keeps taking its cross-connects down; tried again later
     CARRIER = "carrier"  # light passes, but a NIC at its end has not reported its link up
     DARK = "dark"  # connected, and no light passes: a port is blocked or broken
+    PORT_FAILED = "port-failed"  # the switch says that a port of it is shut or broken; goes on when it is not
     SWITCH_AWAY = "switch-away"  # the switch does not answer; goes on when it does
     LOCKED = "locked"  # a circuit in the way carries traffic
     GRACE = "grace"  # after a restart, until all ranks concerned have said what they hold

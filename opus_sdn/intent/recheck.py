@@ -58,7 +58,7 @@ def _gone(state: CoreState, switch: SwitchState, step: Step) -> str | None:
 
 
 def _closed(state: CoreState, step: Step) -> str | None:
-    """An operator who does not want what the step makes."""
+    """A broken port of what the step makes, or an operator who does not want it."""
     circuits = (state.fabric.circuit_of(step.switch, pair) for pair in step.add)
     because = state.bar_against(circuit for circuit in circuits if circuit is not None)
     return because.detail if because is not None else None

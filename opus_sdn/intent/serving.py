@@ -22,6 +22,7 @@ PASSING = (
     Reason.CARRIER,
     Reason.DRAINED,
     Reason.MANUAL,
+    Reason.PORT_FAILED,
 )  # reasons noted here, which are over when nothing says so again
 
 

@@ -26,6 +26,7 @@ PHASE_OF = MappingProxyType(
         Reason.CONTENDED: Phase.TABLE,
         Reason.PLAN_REFUSED: Phase.TABLE,
         Reason.DARK: Phase.LIGHT,
+        Reason.PORT_FAILED: Phase.LIGHT,
         Reason.CARRIER: Phase.CARRIER,
     }
 )

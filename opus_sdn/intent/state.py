@@ -145,6 +145,7 @@ class CoreState:
     manual: dict[str, ManualCircuit] = field(default_factory=dict)  # by circuit id
     queue: dict[str, QueuedJob] = field(default_factory=dict)  # by job name, first come first
     barred: dict[Terminal, Bar] = field(default_factory=dict)  # closed by a drain or a manual circuit
+    shut: dict[Terminal, Bar] = field(default_factory=dict)  # the device says: no light passes here
     next_directive: int = 1
     admissions_due: bool = False  # ports may have become free
     ledger: Ledger = field(default_factory=Ledger)
@@ -163,12 +164,12 @@ class CoreState:
         return next((t for t in circuit.terminals if self.live_circuit.get(t, circuit) != circuit), None)
 
     def bar_against(self, circuits: Iterable[Circuit]) -> Because | None:
-        """Why an operator wants none of these circuits to be used; None when nobody minds."""
-        if not self.barred:
+        """Why these circuits are not to be used: a port is broken, or an operator wants it; else None."""
+        if not self.barred and not self.shut:
             return None
         for circuit in circuits:
             for terminal in circuit.terminals:
-                bar = self.barred.get(terminal)
+                bar = self.shut.get(terminal) or self.barred.get(terminal)
                 if bar is not None and bar.circuit != circuit:
                     return bar.because
         return None

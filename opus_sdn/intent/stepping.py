@@ -237,7 +237,7 @@ def facts_of(
         drift.kept_pairs(state, switch),
         drift.held_off(now, switch),
         switch.dark,
-        state.barred,
+        {**state.barred, **state.shut} if state.shut else state.barred,
     )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from opus_sdn.drivers.base import Description, Driver, DriverError, Observation
+from opus_sdn.drivers.base import Description, Driver, DriverError, Observation, Refusal, TerminalError
+from opus_sdn.drivers.pairs import place
+from opus_sdn.intent.fabric import Terminal
 from opus_sdn.reconciler.backoff import Backoff
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ class Looker:
         self._deadline_s = deadline_s
         self._away = away
         self._one_at_a_time = asyncio.Lock()
+        self._tells_ports = True
 
     async def describe(self) -> Description:
         """What the device is; returns once it has answered, however long that takes."""
@@ -49,6 +52,27 @@ class Looker:
     async def read_once(self) -> Observation:
         """What the device holds. Raises UnreadableError when it does not answer."""
         return await self._ask(self._driver.read)
+
+    async def shut_ports(self) -> Mapping[Terminal, str] | None:
+        """Ports through which no light passes, and why. None where the device cannot say, or does not now."""
+        if self._tells_ports:
+            try:
+                async with self._one_at_a_time, asyncio.timeout(self._deadline_s):
+                    ports = await self._driver.ports()
+            except TerminalError as error:
+                self._tells_ports = error.reason is not Refusal.UNSUPPORTED
+            except (DriverError, TimeoutError) as error:
+                logger.info("ports not read", extra={"switch": self._name, "detail": str(error)})
+            except Exception:
+                logger.exception("driver failed unforeseen", extra={"switch": self._name})
+            else:
+                return {
+                    Terminal(self._name, *state.port): f"{place(state.port)} of {self._name} "
+                    + ("has failed" if state.failed else "is disabled")
+                    for state in ports
+                    if state.failed or not state.enabled
+                }
+        return None
 
     async def _surely(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         backoff = Backoff(*READ_PAUSE_S)

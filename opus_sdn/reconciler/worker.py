@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from opus_sdn.drivers.base import (
@@ -23,6 +23,7 @@ from opus_sdn.drivers.base import (
 )
 from opus_sdn.intent.engine import Engine
 from opus_sdn.intent.errors import CoreError, Problem
+from opus_sdn.intent.fabric import Terminal
 from opus_sdn.intent.switches import FailureKind, Step
 from opus_sdn.reconciler.backoff import Backoff
 from opus_sdn.reconciler.clock import Clock
@@ -42,6 +43,8 @@ ATTENTIVE_S = 1.0
 # While a command may still act of which nobody knows, the switch is read again after these pauses: its ports
 # may be up again as soon as all of it is there.
 LOST_LOOK_S = (0.1, 1.0)
+# What the ports of a large device are costs it more than its circuits: not asked more often than this.
+PORTS_PAUSE_S = 1.0
 ABOUT_CIRCUITS = frozenset({DeviceEventKind.FOREIGN_CHANGE, DeviceEventKind.PORT, DeviceEventKind.ALARM})
 
 
@@ -89,6 +92,7 @@ class SwitchWorker:
         self._tasks: set[asyncio.Task[None]] = set()  # steps in flight
         self._watching: asyncio.Task[None] | None = None
         self._look = asyncio.Event()  # something was said to have changed
+        self._ports_at = -PORTS_PAUSE_S  # loop time at which the device was last asked for its ports
         self._step_backoff = Backoff(*STEP_PAUSE_S)
         self._refusals = 0
         self._failed_causes: frozenset[str] = frozenset()
@@ -132,8 +136,9 @@ class SwitchWorker:
     async def _adopt(self) -> None:
         """Learn what the device is and holds now, and what became of the steps of an earlier start."""
         self.max_inflight = max(1, (await self._looker.describe()).max_inflight)
+        shut = await self._shut_ports()
         observation = await self._looker.read()
-        self._observed(observation)
+        self._observed(observation, shut)
         self.adopted.set()
         left = self._engine.unsettled(self.name)
         if left:
@@ -142,6 +147,7 @@ class SwitchWorker:
 
     async def observe(self) -> None:
         """Read the device now. CoreError `switch-away` when it does not answer."""
+        shut = await self._shut_ports()
         try:
             observation = await self._looker.read_once()
         except UnreadableError as error:
@@ -149,11 +155,18 @@ class SwitchWorker:
             raise CoreError(
                 Problem.SWITCH_AWAY, f"switch {self.name} does not answer: {error}", switch=self.name
             ) from None
-        self._observed(observation)
+        self._observed(observation, shut)
 
-    def _observed(self, observation: Observation) -> None:
-        self._engine.observe(self._clock(), self.name, observation.matching, observation.dark)
+    def _observed(self, observation: Observation, shut: Mapping[Terminal, str] | None) -> None:
+        self._engine.observe(self._clock(), self.name, observation.matching, observation.dark, shut)
         self._changed()
+
+    async def _shut_ports(self) -> Mapping[Terminal, str] | None:
+        """Ports that pass no light, as of before the reading that follows; None: not asked, or no answer."""
+        if self._loop.time() < self._ports_at + PORTS_PAUSE_S:
+            return None
+        self._ports_at = self._loop.time()
+        return await self._looker.shut_ports()
 
     def _away(self, detail: str) -> None:
         self._engine.lose_switch(self._clock(), self.name, detail)
@@ -169,11 +182,13 @@ class SwitchWorker:
             except TimeoutError:
                 pass
             self._look.clear()
+            early = self._loop.time() < self._ports_at + PORTS_PAUSE_S
+            shut = await self._shut_ports()
             observation = await self._looker.read()
             before = self._engine.state.switches[self.name].generation
-            self._observed(observation)
+            self._observed(observation, shut)
             strange = self._engine.state.switches[self.name].generation != before
-            pause_s = min(observe_s, ATTENTIVE_S if strange else 2 * pause_s)
+            pause_s = min(observe_s, ATTENTIVE_S if strange or early else 2 * pause_s)
 
     async def _listen(self) -> None:
         """What the device tells unasked only says when to read it; it is read without that too."""
@@ -341,6 +356,7 @@ class SwitchWorker:
             self._failed_causes = frozenset()
         else:
             pause_s = self._pause_after(step, outcome)
+            self._look.set()  # a port may be the cause
             logger.warning(
                 "device step failed",
                 extra={

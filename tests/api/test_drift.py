@@ -11,7 +11,7 @@ import pytest
 from opus_sdn.api import fabric_keeper
 from opus_sdn.drivers.emulated import EmulatedDriver, EmulatedSwitch
 from opus_sdn.drivers.registry import open_driver
-from opus_sdn.intent.fabric import CrossConnect, Switch
+from opus_sdn.intent.fabric import CrossConnect, Side, Switch, Terminal
 from tests.api.world import PREFIX, Controller, controller, fabric, job, wait_until
 
 # Three hosts of two ports: right of h0 (1) to left of h1 (2) is the ring of ranks 0 and 1; 6, 7 are no ports.
@@ -67,6 +67,11 @@ def observe(opus: Controller) -> Any:
 
 def without_since(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in item.items() if name != "since"} for item in items]
+
+
+def why_failed(opus: Controller) -> str | None:
+    """What the API says of the left port of h1."""
+    return next(port["failed"] for port in opus.get("/ports")["ports"] if port["port"] == "h1:0:0")
 
 
 def hold_ring(opus: Controller) -> None:
@@ -183,3 +188,24 @@ def test_after_a_restart_it_is_known_whose_circuits_are_whose_and_nothing_is_don
             opus.arrive(1, "dp", 0, incarnation=start, wait_s=30)
             assert devices[-1].counters.applies == 0
             opus.http.delete(f"{PREFIX}/jobs/j", params={"incarnation": start})
+
+
+def test_a_port_that_fails_is_the_reason_of_what_waits_in_every_place(
+    opus: Controller, devices: list[EmulatedSwitch]
+) -> None:
+    port = Terminal("ocs0", Side.EGRESS, 2)
+    devices[-1].fail([port])
+    wait_until(lambda: observe(opus) and why_failed(opus), "the ports were read")
+    before = devices[-1].counters.applies
+    opus.arrive(0, "dp", 0)
+    opus.arrive(1, "dp", 0)
+    wait_until(lambda: opus.get("/intents")["intents"][0]["reason"]["code"] == "port-failed", "it is told")
+    (waits,) = opus.get("/intents")["intents"]
+    assert waits["reason"]["detail"] == "port h1:0:0: egress 2 of ocs0 has failed"
+    (arrival,) = opus.arrive(0, "dp", 0)["arrivals"]
+    assert arrival["reason"] == waits["reason"]
+    assert opus.get("/events", kind="port.failed")["events"][0]["data"]["count"] == 1
+    assert devices[-1].counters.applies == before
+    devices[-1].fail([port], failed=False)
+    wait_until(lambda: observe(opus) and not why_failed(opus), "it was mended")
+    wait_until(lambda: opus.get("/locks")["locks"], "it goes on")

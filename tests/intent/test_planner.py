@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from opus_sdn.intent.checker import check_step
 from opus_sdn.intent.fabric import Circuit, CircuitKind, CrossConnect, Terminal
 from opus_sdn.intent.planner import Plan, SwitchFacts, Want, is_up, plan
-from opus_sdn.intent.reasons import Reason
+from opus_sdn.intent.reasons import Because, Reason
+from opus_sdn.intent.standing import Bar
 from tests.intent.worlds import make_fabric
 
 PORTS = 8
@@ -194,6 +195,16 @@ def test_one_that_yields_and_cannot_be_made_whole_takes_nothing_from_others() ->
     ]
     impatient = plan(facts, [Want("a", circuits)])
     assert (flat(impatient.remove), flat(impatient.add)) == (both("1-5"), both("1-2", "6-7"))
+
+
+def test_one_that_yields_and_needs_a_broken_port_takes_nothing_from_others() -> None:
+    broken = Bar(Because(Reason.PORT_FAILED, "broken", {}))
+    closed = dict.fromkeys(circuit("3-4").terminals[:1], broken)
+    facts = replace(Facts(up=("1-5",)).build(), barred=closed)
+    circuits = (circuit("1-2"), circuit("3-4"), circuit("6-7"))
+    made_of_it = plan(facts, [Want("a", circuits, yields=True)])
+    assert (flat(made_of_it.remove), flat(made_of_it.add)) == (set(), both("6-7"))
+    assert {blocked.because.reason for blocked in made_of_it.blocked} == {Reason.PORT_FAILED}
 
 
 def test_bidirectional_and_directed_circuits_are_made_of_one_cross_connect() -> None:

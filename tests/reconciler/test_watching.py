@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -95,6 +96,74 @@ def test_a_switch_that_says_that_somebody_changed_it_is_looked_at_at_once() -> N
         await world.settle(60)
         assert len(told(store, "circuit.lost")) == 1
         assert world.switch.matching == RING_0
+
+    run_virtual(main)
+
+
+def test_a_port_that_the_switch_calls_shut_parks_its_needs_until_it_is_back() -> None:
+    async def main() -> None:
+        store = HeldStore()
+        world = await World(store=store, switch=FakeSwitch(shut={2}), observe_s=10.0).start()
+        world.arrive("pair-0", 0, 0, 1)
+        await world.settle()
+        assert (reason(world, 0), world.switch.applies) == (Reason.PORT_FAILED, [])
+        world.switch.shut = set()
+        await live_on(world, 11)
+        assert world.granted(0) == [("pair-0", 0)]
+        assert [told(store, kind)[0].data["count"] for kind in ("port.failed", "port.back")] == [1, 1]
+
+    run_virtual(main)
+
+
+def test_a_switch_is_asked_for_its_ports_at_most_once_a_second_and_again_soon_after() -> None:
+    async def main() -> None:
+        world = await World(observe_s=1000.0).start()
+        for _ in range(30):
+            world.switch.told.put(DeviceEvent(DeviceEventKind.PORT, "port 3"))
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+        assert len(world.switch.reads) > 30
+        assert len(world.switch.port_reads) == 5
+        assert min(after - before for before, after in pairwise(world.switch.port_reads)) >= 1
+
+    run_virtual(main)
+
+
+def test_a_refused_step_has_the_ports_looked_at() -> None:
+    async def main() -> None:
+        world = await World(observe_s=1000.0).start()
+        world.switch.behave = failing(TerminalError("no"), *[TerminalError("no")] * 20)
+        world.switch.shut = {2}
+        world.arrive("pair-0", 0, 0, 1)
+        await asyncio.sleep(3)
+        assert reason(world, 0) is Reason.PORT_FAILED
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TerminalError("cannot say", Refusal.UNSUPPORTED),
+        TransientError("busy"),
+        TimeoutError(),
+        ValueError("bug"),
+    ],
+)
+def test_a_switch_that_tells_nothing_of_its_ports_is_used_all_the_same(error: Exception) -> None:
+    class Mute(FakeSwitch):
+        async def ports(self):  # type: ignore[no-untyped-def,override]
+            self.port_reads.append(0)
+            raise error
+
+    async def main() -> None:
+        world = await World(switch=Mute(), observe_s=10.0).start()
+        world.arrive("pair-0", 0, 0, 1)
+        await live_on(world, 25)
+        assert world.granted(0) == [("pair-0", 0)]
+        assert world.runtime.checks()["switch:ocs0"] is None
+        for_ever = isinstance(error, TerminalError)
+        assert (len(world.switch.port_reads) == 1) is for_ever
 
     run_virtual(main)
 

@@ -7,11 +7,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from opus_sdn.drivers.base import Applied, Description, DeviceEvent, Observation
+from opus_sdn.drivers.base import (
+    Applied,
+    Description,
+    DeviceEvent,
+    Observation,
+    PortState,
+    Refusal,
+    TerminalError,
+)
 from opus_sdn.drivers.event_stream import EventStream
+from opus_sdn.drivers.pairs import PortId
 from opus_sdn.intent.changes import Batch
 from opus_sdn.intent.engine import Engine
-from opus_sdn.intent.fabric import Attachment, CircuitKind, CrossConnect, Fabric, Port, Rail, Switch
+from opus_sdn.intent.fabric import (
+    Attachment,
+    CircuitKind,
+    CrossConnect,
+    Fabric,
+    Port,
+    Rail,
+    Side,
+    Switch,
+)
 from opus_sdn.intent.model import (
     Arrival,
     CoreSettings,
@@ -109,6 +127,8 @@ class FakeSwitch:
     closed: bool = False
     told: EventStream = field(default_factory=EventStream)  # what it tells unasked
     dark: dict[CrossConnect, str] = field(default_factory=dict)
+    shut: set[int] | None = field(default_factory=set)  # positions; None: it cannot say
+    port_reads: list[float] = field(default_factory=list)
 
     async def describe(self) -> Description:
         return Description("fake", 64, True, self.max_inflight)
@@ -118,6 +138,14 @@ class FakeSwitch:
         if self.behave_reading is not None:
             await self.behave_reading()
         return Observation(frozenset(self.matching), "0", dict(self.dark))
+
+    async def ports(self) -> tuple[PortState, ...]:
+        self.port_reads.append(asyncio.get_running_loop().time())
+        if self.shut is None:
+            raise TerminalError("cannot say", Refusal.UNSUPPORTED)
+        sides = (Side.INGRESS, Side.EGRESS)
+        ports = [PortId(side, position) for side in sides for position in range(64)]
+        return tuple(PortState(port, enabled=port.position not in self.shut) for port in ports)
 
     async def apply(
         self, remove: tuple[CrossConnect, ...], add: tuple[CrossConnect, ...], epoch: int
