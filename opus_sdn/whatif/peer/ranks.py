@@ -223,17 +223,18 @@ class Ranks:
     def _communicated(self, rank: int, kind: int, partner: int) -> None:
         done = self.finished[rank]
         index = len(done)
-        if kind != COLLECTIVE:
-            done.append(partner)
-        elif self.switched[partner]:
-            done.append(DATA_PARALLEL)
-            self.control.finish(rank, partner)
-        else:
-            done.append(None)
+        used: int | None = partner
+        if kind == COLLECTIVE:
+            used = DATA_PARALLEL if self.switched[partner] else None
+            if used is not None:
+                self.control.finish(rank, partner)
+        done.append(used)
         hints = self._hints[rank]
         if hints and index in hints:
             for target in hints[index]:
-                if self.control.hint(rank, target):
+                # Where a step runs otherwise than the one that the hints are of, they may name what has just
+                # been used. Such a hint asks for nothing, nor does it set any bit.
+                if target != used and self.control.hint(rank, target):
                     self._moved()
 
     def _release(self, rank: int, position: int) -> None:
