@@ -179,18 +179,18 @@ def test_where_grants_do_not_wait_a_transport_that_gives_up_too_soon_is_refused(
         )
 
 
-def test_a_shuttered_port_is_named_as_the_light_that_is_missing(
+def test_a_broken_port_is_named_and_used_again_once_it_is_mended(
     tmp_path: Path, device: EmulatorProcess
 ) -> None:
     device.ask("PATCH", "/emulator/faults", {"failed_ports": [2]})
     port = int(device.restconf_url.rpartition(":")[2])
     with controller(tmp_path, declared=fabric(port, "required"), light_s=0.5, observe_s=0.3) as opus:
         begin(opus)
-        wait_until(lambda: reason(opus) == "dark", "the reason")
+        wait_until(lambda: reason(opus) == "port-failed", "the reason")
         wait_until(lambda: opus.get("/events", kind="intent.stalled")["events"], "the stall")
         stalled = opus.get("/events", kind="intent.stalled")["events"][-1]["data"]
         assert stalled["phase"] == "light"
-        assert "ingress 1 has failed" in stalled["detail"]
+        assert "ingress 1 of ocs0 has failed" in stalled["detail"]
         assert granted(opus, 0) == []
         hosts = Hosts(opus, tmp_path / "nics")
         try:
