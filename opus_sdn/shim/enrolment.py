@@ -48,13 +48,14 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """The job as all its ranks know it. `hosts[rank]` is where a rank runs."""
+    """The job as all its ranks know it. `hosts[rank]` and `slots[rank]` are where a rank runs."""
 
     incarnation: int
     start: int
     hosts: tuple[str, ...]
     force_scale_out: bool
     deadline_s: float
+    slots: tuple[int, ...]
 
 
 class Meeting:
@@ -116,7 +117,12 @@ def enrol(
         raise OpusInitError(result["problem"], result["detail"])
     hosts = tuple(host for host, count in result["hosts"] for _ in range(count))
     return Enrolment(
-        result["incarnation"], result["start"], hosts, result["force_scale_out"], result["deadline_s"]
+        result["incarnation"],
+        result["start"],
+        hosts,
+        result["force_scale_out"],
+        result["deadline_s"],
+        tuple(result["slots"]),
     )
 
 
@@ -166,6 +172,7 @@ def _register(
         "incarnation": job.incarnation,
         "start": job.start,
         "hosts": [[host, len(list(run))] for host, run in groupby(place["host"] for place in places)],
+        "slots": [place["slot"] for place in places],
         "force_scale_out": settings.force_scale_out,
         "deadline_s": deadline_s,
     }

@@ -19,9 +19,11 @@ from opus_sdn.intent.model import Domain, Stream
 from opus_sdn.shim.errors import OpusError, OpusRefusedError
 from opus_sdn.shim.naming import dimension, group_name, pair_stream
 from opus_sdn.shim.operations import What
+from opus_sdn.shim.ring_shift import Shifts, plan_shifts
+from opus_sdn.shim.torch_all_to_all import chunks_of, host_call
+from opus_sdn.shim.torch_cuda import CudaLane, device_call
 from opus_sdn.shim.torch_job import RankJob
 from opus_sdn.shim.torch_lanes import (
-    CudaLane,
     HostLane,
     Lane,
     is_broken_connection,
@@ -29,6 +31,7 @@ from opus_sdn.shim.torch_lanes import (
     size_of,
     tensors_in,
 )
+from opus_sdn.shim.torch_out import plug
 from opus_sdn.shim.torch_works import DirectWork
 from opus_sdn.shim.wire import GroupAnswer
 
@@ -84,8 +87,12 @@ class OpusGroup(dist.ProcessGroup):
         self._description = ""
         self._checking_in = threading.Lock()
         self._answer: GroupAnswer | None = None
+        self._shifts: Shifts | None = None
+        self._exchanges = 0  # all-to-alls across hosts; all members count alike
         self._ordinal = job.register(self, ranks) if job is not None else 0
         self._kinds: dict[tuple[str, int | None, str | None], What] = {}
+        if job is not None:
+            plug(_is_gated)
         for device, backend in backends.items():
             # The C++ base has a name, a timeout and an allocator only through registered backends.
             custom = dist.ProcessGroup.BackendType.CUSTOM
@@ -102,13 +109,10 @@ class OpusGroup(dist.ProcessGroup):
         answer = self._domain_of(tensors)
         if answer is None:
             return self._direct(name, args, kwargs, tensors)
-        if name in ALL_TO_ALLS:
-            raise OpusRefusedError(
-                "not-supported",
-                f"{name} on ranks {list(self._ranks)}, which are on several hosts: a ring of circuits does "
-                "not connect all pairs; send and receive between neighbours, or keep the group on one host",
-            )
-        call = self._bind(inner, name, args, kwargs)
+        if name in ALL_TO_ALLS and answer.ring is not None:
+            call = self._shifting(name, args, answer.ring.circuits)
+        else:
+            call = self._bind(inner, name, args, kwargs)
         stream = Stream(answer.ring.id if answer.ring is not None else answer.name)
         operation = self._job.log.begin(self._what(name, stream), size_of(args))
         return self._job.submit(
@@ -177,6 +181,18 @@ class OpusGroup(dist.ProcessGroup):
             what = What(kind, name, self._description, label, self._ranks, connection, *ends, peer)
             self._kinds[key] = what
         return what
+
+    def _shifting(self, name: str, args: tuple[Any, ...], circuits: tuple[str, ...]) -> Callable[[], Any]:
+        """The call of an all-to-all over circuits. Raises OpusRefusedError, ValueError."""
+        assert self._job is not None
+        if self._shifts is None:
+            self._shifts = plan_shifts(self._ranks, self._job.places(self._ranks), circuits)
+        chunks = chunks_of(name, args, len(self._ranks))
+        me, host = self.rank(), self._backends["cpu"]
+        if self._gated_device == "cuda":
+            return device_call(self._shifts, me, host, self._backends["cuda"], chunks)
+        self._exchanges += 1
+        return host_call(self._shifts, me, host, self._exchanges, chunks)
 
     def _direct(
         self,
@@ -311,6 +327,10 @@ class OpusGroup(dist.ProcessGroup):
         if self._inner is None:
             raise OpusError(f"the process group of ranks {list(self._ranks)} has been destroyed")
         return self._inner
+
+
+def _is_gated(group: Any) -> bool:
+    return isinstance(group, OpusGroup)
 
 
 def _is_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

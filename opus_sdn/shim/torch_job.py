@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -144,6 +144,10 @@ class RankJob:
         """Whether messages with this rank stay inside the host, and need no grant."""
         hosts = self._enrolment.hosts
         return hosts[other] == hosts[self.rank] and not self._enrolment.force_scale_out
+
+    def places(self, ranks: Sequence[int]) -> list[tuple[str, int]]:
+        """Host and GPU slot of each of these ranks."""
+        return [(self._enrolment.hosts[rank], self._enrolment.slots[rank]) for rank in ranks]
 
     # --- operations
 

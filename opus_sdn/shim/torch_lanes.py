@@ -1,13 +1,11 @@
 """The two kinds of inner backends and what differs between them: when an operation has been waited for.
 
 gloo: `wait()` blocks the host until the operation is done, and may be called once only for messages. NCCL:
-the call enqueues, `wait()` makes the current stream wait, and completion is seen by asking. The CUDA lane is
-written against torch's stream and event interface and tested with a stand-in; it has not run on a GPU yet.
+the call enqueues, `wait()` makes the current stream wait, and completion is seen by asking (`torch_cuda`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Protocol
@@ -16,9 +14,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
 
-from opus_sdn.shim.errors import OpusRefusedError
-
-POLL_S = 0.0001  # between two questions whether a kernel has finished
 POISON_TAG = 0x7FFFFFF0
 POISON_WAIT = timedelta(milliseconds=1)
 
@@ -54,51 +49,6 @@ class HostLane:
         """The one `wait()` that this Work gets."""
         if inner is not None:
             inner.wait()
-
-
-class CudaLane:
-    """NCCL: issued on a stream of the shim's own, behind what the caller had enqueued when it called.
-
-    On the caller's stream itself the operation would also wait for what the caller enqueued since.
-    """
-
-    wait_blocks_host = False
-
-    def __init__(self, cuda: Any = torch.cuda) -> None:
-        self._cuda = cuda
-        self._streams: dict[Any, Any] = {}
-
-    def capture(self, call: Call, tensors: list[torch.Tensor]) -> Call:
-        """Remember device and stream position of the caller. Refuses while a CUDA graph is captured."""
-        cuda = self._cuda
-        if cuda.is_current_stream_capturing():
-            raise OpusRefusedError(
-                "captured-operation",
-                "an operation that needs a grant cannot be captured in a CUDA graph: a replay would not ask "
-                "for its circuits; capture the step without communication across hosts",
-            )
-        device = tensors[0].device if tensors else cuda.current_device()
-        ready = cuda.Event()
-        ready.record(cuda.current_stream(device))
-
-        def issue() -> Any:
-            with cuda.device(device):
-                if device not in self._streams:
-                    self._streams[device] = cuda.Stream(device)
-                stream = self._streams[device]
-                stream.wait_event(ready)
-                with cuda.stream(stream):
-                    return call()
-
-        return issue
-
-    def finish(self, inner: Any) -> None:
-        """Ask until the kernel's end event has passed; waiting for the event would keep the GIL busy."""
-        while inner is not None and not inner.is_completed():
-            time.sleep(POLL_S)
-        failure = inner.exception() if inner is not None else None
-        if failure is not None:
-            raise failure if isinstance(failure, BaseException) else RuntimeError(str(failure))
 
 
 def build_inner(options: Any, backend_options: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from opus_sdn.intent.model import Stream
-from opus_sdn.shim.errors import OpusError, OpusJobFailed
+from opus_sdn.shim.errors import OpusError, OpusJobFailed, OpusRefusedError
 from opus_sdn.shim.operations import Operation
 from opus_sdn.shim.torch_lanes import Call, Lane, is_broken_connection
 
@@ -197,6 +197,8 @@ class GatedWork(OpusWork):
         """Block until the operation has finished on the device; then release it and wake whoever waits."""
         try:
             self._lane.finish(self._inner)
+        except OpusRefusedError as refused:  # found while it ran, on all members alike
+            self._end(refused)
         except Exception as failed:  # noqa: BLE001 - see `issue`
             self.settle(self._owner.explain(failed, self))
         else:

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import distributed_c10d
-from torch.nn.parallel import DistributedDataParallel
 
 from opus_sdn.demo.child import tell
 from opus_sdn.demo.world import world
@@ -29,187 +28,17 @@ def _mine(rank: int, size: int = 4) -> Tensor:
     return torch.arange(size, dtype=torch.float32) + 10 * rank
 
 
-def _collectives(rank: int, size: int) -> dict[str, Any]:
-    """Every collective that torch.distributed offers, called as programs call it."""
-    found: dict[str, Any] = {}
-
-    def keep(name: str, *tensors: Tensor) -> None:
-        found[name] = [tensor.tolist() for tensor in tensors]
-
-    for op in ("SUM", "MAX", "AVG"):
-        tensor = _mine(rank)
-        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op))
-        keep(f"all_reduce {op}", tensor)
-    tensor = _mine(rank)
-    work = dist.all_reduce(tensor, async_op=True)
-    assert work.wait() is True
-    assert work.wait() is True
-    assert work.is_completed()
-    assert work.is_success()
-    assert work.exception() is None
-    keep("all_reduce async", tensor, *work.result())
-    tensor = _mine(rank)
-    future = dist.all_reduce(tensor, async_op=True).get_future()
-    keep("future", *future.wait())
-    keep("future again", *future.value())
-    tensor = _mine(rank)
-    dist.broadcast(tensor, 1)
-    keep("broadcast", tensor)
-    tensor = _mine(rank)
-    dist.reduce(tensor, 2)
-    if rank == 2:
-        keep("reduce", tensor)
-    gathered = [torch.zeros(4) for _ in range(size)]
-    dist.gather(_mine(rank), gathered if rank == 0 else None, dst=0)
-    if rank == 0:
-        keep("gather", *gathered)
-    out = torch.zeros(4)
-    dist.scatter(out, [_mine(r) for r in range(size)] if rank == 3 else None, src=3)
-    keep("scatter", out)
-    gathered = [torch.zeros(4) for _ in range(size)]
-    dist.all_gather(gathered, _mine(rank))
-    keep("all_gather", *gathered)
-    whole = torch.zeros(4 * size)
-    dist.all_gather_into_tensor(whole, _mine(rank))
-    keep("all_gather_into_tensor", whole)
-    out = torch.zeros(4)
-    dist.reduce_scatter(out, [_mine(rank) * k for k in range(size)])
-    keep("reduce_scatter", out)
-    out = torch.zeros(1)
-    work = dist.reduce_scatter_tensor(out, _mine(rank), async_op=True)
-    work.wait()
-    keep("reduce_scatter_tensor", out)
-    dist.barrier()
-    dist.barrier(async_op=True).wait()
-    return found
-
-
-def _messages(rank: int, size: int) -> dict[str, Any]:
-    """Around the ring, all the ways; neighbours only, as circuits join those."""
-    found: dict[str, Any] = {}
-    following, previous = (rank + 1) % size, (rank - 1) % size
-    received = torch.zeros(4)
-    if rank % 2 == 0:
-        dist.send(_mine(rank), following)
-        source = dist.recv(received, previous)
-    else:
-        source = dist.recv(received, previous)
-        dist.send(_mine(rank), following)
-    found["send and recv"] = [received.tolist(), source]
-    received = torch.zeros(4)
-    works = [dist.irecv(received, previous), dist.isend(_mine(rank) + 1, following)]
-    for work in works:
-        assert work is not None
-        work.wait()
-    found["isend and irecv"] = received.tolist()
-    received = torch.zeros(4)
-    batch = [
-        dist.P2POp(dist.isend, _mine(rank) + 2, following),
-        dist.P2POp(dist.irecv, received, previous),
-    ]
-    for work in dist.batch_isend_irecv(batch):
-        work.wait()
-    found["batch_isend_irecv"] = received.tolist()
-    received = torch.zeros(1)
-    works = [dist.isend(torch.full((1,), float(tag)), following, tag=tag) for tag in (5, 3)]
-    found["tags in order"] = []
-    for tag in (5, 3):
-        dist.recv(received, previous, tag=tag)
-        found["tags in order"].append(received.item())
-    for work in works:
-        assert work is not None
-        work.wait()
-    return found
-
-
-def _functional(rank: int, size: int) -> dict[str, Any]:
-    """Through C++: the functional collectives that compiled and DTensor code uses."""
-    group = dist.group.WORLD
-    assert group is not None
-    found = {
-        "fc all_reduce": functional.all_reduce(_mine(rank), "sum", group),
-        "fc broadcast": functional.broadcast(_mine(rank), 1, group),
-        "fc all_gather": functional.all_gather_tensor(_mine(rank), 0, group),
-        "fc reduce_scatter": functional.reduce_scatter_tensor(_mine(rank), "sum", 0, group),
-        "fc coalesced": functional.all_reduce_coalesced([_mine(rank), _mine(rank) + 1], "sum", group)[1],
-    }
-    return {name: tensor.tolist() for name, tensor in found.items()}
-
-
-def _coalesced(rank: int, size: int) -> dict[str, Any]:
-    tensors = [_mine(rank), _mine(rank) + 1]
-    with distributed_c10d._coalescing_manager():
-        for tensor in tensors:
-            dist.all_reduce(tensor)
-    outs = [torch.zeros(4 * size), torch.zeros(4 * size)]
-    with distributed_c10d._coalescing_manager(async_ops=True) as manager:
-        for out, tensor in zip(outs, tensors, strict=True):
-            dist.all_gather_into_tensor(out, tensor)
-    manager.wait()
-    with contextlib.suppress(RuntimeError), distributed_c10d._coalescing_manager(device=torch.device("cpu")):
-        dist.all_reduce(torch.zeros(1))
-    after = _mine(rank)
-    dist.all_reduce(after)  # a refused coalescing that torch remembers would drop this one without a word
-    return {"coalesced": [t.tolist() for t in tensors + outs], "after a refused coalescing": after.tolist()}
-
-
-def _objects(rank: int, size: int) -> dict[str, Any]:
-    everybody: list[Any] = [None] * size
-    dist.all_gather_object(everybody, {"rank": rank})
-    said = [{"from": 1}] if rank == 1 else [None]
-    dist.broadcast_object_list(said, src=1)
-    mine: list[Any] = [None]
-    dist.scatter_object_list(mine, [[r] for r in range(size)] if rank == 0 else None, src=0)
-    return {"objects": [everybody, said, mine]}
-
-
-def _subgroups(rank: int, size: int) -> dict[str, Any]:
-    """Two groups of the same ranks, and one of which this rank may be no member."""
-    first, second = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
-    found = []
-    if rank < 3:
-        for group, factor in ((second, 2), (first, 1)):
-            tensor = _mine(rank) * factor
-            dist.all_reduce(tensor, group=group)
-            found.append(tensor.tolist())
-    return {"subgroups": found}
-
-
-def _ddp(rank: int, size: int) -> dict[str, Any]:
-    torch.manual_seed(1)
-    model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)), bucket_cap_mb=0.0001
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for step in range(3):
-        optimizer.zero_grad()
-        generator = torch.Generator().manual_seed(100 * rank + step)
-        loss = model(torch.randn(8, 4, generator=generator)).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(repr(loss.item()))
-    return {"ddp": [losses, [repr(p.sum().item()) for p in model.parameters()]]}
-
-
-PARTS: tuple[Callable[[int, int], dict[str, Any]], ...] = (
-    _collectives,
-    _messages,
-    _functional,
-    _coalesced,
-    _objects,
-    _subgroups,
-    _ddp,
-)
-
-
-def api_matrix(backend: str) -> dict[str, Any]:
-    """Everything that a program can call; what every rank got."""
-    found: dict[str, Any] = {}
+def groups_of_the_same_ranks(backend: str) -> list[list[float]]:
+    """Two groups of the same ranks, used in another order than they were made; one rank is no member."""
     with world(backend, TIMEOUT_S) as rank:
-        for part in PARTS:
-            found |= part(rank, dist.get_world_size())
-    return found
+        first, second = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
+        found = []
+        if rank < 3:
+            for group, factor in ((second, 2), (first, 1)):
+                tensor = _mine(rank) * factor
+                dist.all_reduce(tensor, group=group)
+                found.append(tensor.tolist())
+        return found
 
 
 def all_reduces(backend: str, count: int, pause_s: float = 0.0) -> list[float]:
@@ -315,7 +144,7 @@ def refusals(backend: str) -> dict[str, Any]:
         "all_to_all": lambda rank: dist.all_to_all_single(torch.zeros(4), _mine(rank)),
         "fc all_to_all": lambda rank: functional.all_to_all_single(_mine(rank), None, None, dist.group.WORLD),
         "receive from any": lambda rank: dist.recv(torch.zeros(4)),
-        "across the ring": _message_across,
+        "across rails": _message_across,
         "coalescing": _coalescing_of_messages,
     }
     found: dict[str, Any] = {}
@@ -333,11 +162,42 @@ def refusals(backend: str) -> dict[str, Any]:
 
 
 def _message_across(rank: int) -> None:
-    """Ranks 0 and 3 of this job sit on different rails."""
-    if rank == 0:
+    """Ranks 2 and 3 of this job sit on different rails."""
+    if rank == 2:
         dist.send(_mine(rank), 3)
     if rank == 3:
-        dist.recv(torch.zeros(4), 0)
+        dist.recv(torch.zeros(4), 2)
+
+
+def tags_out_of_order(backend: str) -> dict[str, Any]:
+    """Circuits deliver in order: receiving the second message first ends the job, for all ranks alike."""
+    with joined(backend, TIMEOUT_S) as rank:
+        try:
+            if rank == 0:
+                for work in [dist.isend(torch.ones(1), 1, tag=tag) for tag in (5, 3)]:
+                    assert work is not None
+                    work.wait()
+            if rank == 1:
+                dist.recv(torch.zeros(1), 0, tag=3)
+            dist.barrier()
+        except RuntimeError as failed:
+            return _say(failed)
+    raise AssertionError("the job did not fail")
+
+
+def sizes_that_disagree(backend: str) -> dict[str, Any]:
+    """Rank 0 sends more than rank 1 expects: both say so, and the group stays usable."""
+    with world(backend, TIMEOUT_S) as rank:
+        out, data = torch.zeros(3 if rank else 2), torch.zeros(3)
+        try:
+            splits = ([1, 2], [1, 2]) if rank else ([1, 1], [1, 2])
+            dist.all_to_all_single(out, data, *splits)
+            said: dict[str, Any] = {}
+        except RuntimeError as refused:
+            said = _say(refused)
+        tensor = _mine(rank)
+        dist.all_reduce(tensor)
+    return {**said, "after": tensor.tolist()}
 
 
 def _coalescing_of_messages(rank: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from opus_sdn.demo.deadlock_cases import CASES
 from opus_sdn.demo.launcher import Zygote
 from opus_sdn.demo.results import expected_values
 from opus_sdn.fabric_file import generate_fabric, parse_fabric
-from opus_sdn.intent.changes import JobState
 from tests.shim.small_controller import SmallController, a_fabric
 
 PROGRAMS = "tests.shim.rank_programs"
@@ -53,76 +51,60 @@ def places(gpus: int) -> Callable[[int], dict[str, str]]:
     return lambda rank: {"OPUS_HOST": f"host{rank // gpus}", "OPUS_GPU_SLOT": str(rank % gpus)}
 
 
-@pytest.fixture(scope="module")
-def plain(ranks: Zygote) -> list[dict[str, Any]]:
-    """What plain gloo gives for every call."""
-    return ranks.run(f"{PROGRAMS}:api_matrix", 4, args=("gloo",), deadline_s=DEADLINE_S)
-
-
 SUM_OVER_RANKS = [60.0, 64.0, 68.0, 72.0]  # of k + 10 * rank, over four ranks
 
 
-def corrected(plain: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With the one all-reduce that torch loses on plain gloo, after a coalescing that was refused."""
-    return [calls | {"after a refused coalescing": SUM_OVER_RANKS} for calls in plain]
-
-
-@pytest.mark.parametrize("backend", ["opus", "cpu:opus,cuda:opus"])
-def test_every_call_gives_what_plain_gloo_gives(
-    ranks: Zygote, plain: list[dict[str, Any]], backend: str
-) -> None:
+def test_groups_of_the_same_ranks_are_told_apart_in_any_order(ranks: Zygote) -> None:
     with SmallController(a_fabric(gpus=1)) as controller:
-        found = run(ranks, controller, "api_matrix", backend)
-        grants = controller.job_grants("job")
-        assert controller.engine.state.jobs["job"].state is JobState.ENDED
-    assert found == corrected(plain)
-    assert grants > 60  # it was not bypassed
-
-
-def test_through_the_real_controller_no_operation_meets_a_missing_or_a_moving_circuit(
-    ranks: Zygote, plain: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    fabric = generate_fabric(hosts=4, gpus_per_host=1, delay_ms=5)
-    with Controller(fabric, tmp_path) as controller:
-        found = run(ranks, controller, "api_matrix", "opus", OPUS_WITNESS=controller.witness_address)
-        report = controller.witness()
-        assert controller.get("/jobs/job")["state"] == "ended"
-    assert found == corrected(plain)
-    assert (report["violations"], report["active"]) == ([], 0)
-    assert report["operations"] > 200
-
-
-def test_with_mode_off_no_controller_is_needed_and_nothing_changes(
-    ranks: Zygote, plain: list[dict[str, Any]]
-) -> None:
-    assert run(ranks, None, "api_matrix", "opus", OPUS_MODE="off") == corrected(plain)
+        found = run(ranks, controller, "groups_of_the_same_ranks", "opus")
+    sums = [30.0, 33.0, 36.0, 39.0]
+    assert found == [[[2 * one for one in sums], sums]] * 3 + [[]]
 
 
 def test_what_circuits_cannot_carry_is_refused_by_name_and_the_group_stays_usable(ranks: Zygote) -> None:
     with SmallController(a_fabric(gpus=2)) as controller:
-        # Hosts 0, 1, 0, 1 and slots 0, 0, 1, 1: rails join the ring of all, but not ranks 0 and 3.
+        # Rail 0 joins ranks 0 and 2, rail 1 ranks 1 and 3; ranks 0 and 1 share a host. No grid, and 2 and 3
+        # share no rail.
         found = ranks.run(
             f"{PROGRAMS}:refusals",
             4,
             args=("opus",),
             environment={"OPUS_CONTROLLER": controller.url, "OPUS_JOB": "job", "OPUS_DIMENSIONS": "dp=4"},
-            rank_environment=lambda r: {"OPUS_HOST": f"host{r % 2}", "OPUS_GPU_SLOT": str(r // 2)},
+            rank_environment=lambda r: {"OPUS_HOST": f"host{(0, 0, 1, 2)[r]}", "OPUS_GPU_SLOT": str(r % 2)},
             deadline_s=DEADLINE_S,
         )
     wanted = {
         "all_to_all": "not-supported",
         "fc all_to_all": "not-supported",
         "receive from any": "receive-from-any",
-        "across the ring": "unroutable",
+        "across rails": "unroutable",
         "coalescing": "not-supported",
     }
     for rank, said in enumerate(found):
         for name, problem in wanted.items():
-            if name == "across the ring" and rank not in (0, 3):
+            if name == "across rails" and rank not in (2, 3):
                 assert said[name] == "worked"
             else:
                 assert (said[name]["type"], said[name]["problem"]) == ("OpusRefusedError", problem), name
             assert said[f"after {name}"] == SUM_OVER_RANKS
+
+
+def test_tags_out_of_order_end_the_job_with_one_cause(ranks: Zygote) -> None:
+    with SmallController(a_fabric(gpus=1)) as controller:
+        found = run(ranks, controller, "tags_out_of_order", "opus")
+    assert len({said["text"] for said in found}) == 1
+    assert {(said["type"], said["problem"]) for said in found} == {("OpusJobFailed", "tag-order")}
+
+
+def test_an_all_to_all_whose_sizes_disagree_is_one_error_on_all_ranks(ranks: Zygote) -> None:
+    with SmallController(a_fabric(gpus=1)) as controller:
+        found = run(ranks, controller, "sizes_that_disagree", "opus", world=2)
+    # Rank 0 sends itself 1 and rank 1 two elements; rank 1 sends each 1 and 2, and expects as much.
+    words = "all-to-all: member 0 of the group sends 2 elements to member 1, which expects 1;"
+    assert len({said["text"] for said in found}) == 1
+    assert words in found[0]["text"]
+    assert {said["problem"] for said in found} == {"size-mismatch"}
+    assert [said["after"] for said in found] == [[10.0, 12.0, 14.0, 16.0]] * 2
 
 
 def test_a_wrong_call_raises_what_gloo_raises_and_the_group_stays_usable(ranks: Zygote) -> None:

@@ -14,7 +14,8 @@ import torch
 from opus_sdn.intent.model import Stream
 from opus_sdn.shim.errors import OpusError, OpusJobFailed, OpusRefusedError
 from opus_sdn.shim.operations import Operation, OperationLog, What
-from opus_sdn.shim.torch_lanes import CudaLane, HostLane, Lane, is_broken_connection, tensors_in
+from opus_sdn.shim.torch_cuda import CudaLane
+from opus_sdn.shim.torch_lanes import HostLane, Lane, is_broken_connection, tensors_in
 from opus_sdn.shim.torch_works import DirectWork, GatedWork
 
 pytestmark = pytest.mark.torch
