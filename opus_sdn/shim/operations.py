@@ -15,13 +15,28 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from opus_sdn.intent.model import Stream
 
 RECORDS_MAX = 65_536  # of some 300 bytes each; a step of a large job has a few thousand
 UNFINISHED_MAX = 8_192  # that a follower keeps an eye on
 
 
-@dataclass(frozen=True, slots=True)
+# What an operation occupies: a stream that needs grants, else the name of a group.
+Track = Stream | str
+
+STEP_END: Track = "(step)"  # between the operations: the program's optimizer has made a step
+
+_tracks: dict[Track, Track] = {}
+
+
+def interned(track: Track) -> Track:
+    """The one object for equal tracks: they are compared with `is`, as comparing fields would be slow."""
+    return _tracks.setdefault(track, track)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class What:
     """What is the same for all operations of a kind on a group, and for messages of a peer."""
 
@@ -34,6 +49,18 @@ class What:
     source: int | None = None  # global ranks of a message across hosts, else None
     destination: int | None = None
     peer: int | None = None  # global rank of the other end of any message
+    track: Track = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the track."""
+        track: Track = self.group
+        if self.connection is not None:
+            track = Stream(self.connection, self.source, self.destination)
+        object.__setattr__(self, "track", interned(track))
+
+
+STEP = What("step", str(STEP_END), "", "")
+"""The end of a step of the program's optimizer, recorded between its operations; nothing is communicated."""
 
 
 class Operation:
