@@ -131,14 +131,19 @@ def _dimensions(
     is_scale_up: Callable[[tuple[int, ...]], bool],
     pipelines: Sequence[tuple[int, ...]],
 ) -> tuple[Dimension, ...]:
-    """Pipeline outermost, then tensor and data in the order in which every group is one line, else none."""
+    """Pipeline outermost, then tensor and data in the order in which every group is one line, else none.
+
+    Where there is no such order, groups on rails may be parts of a line, as those of experts are.
+    """
     dp = max((len(ranks) for ranks in groups if not is_scale_up(ranks)), default=1)
     tp = max((len(ranks) for ranks in groups if is_scale_up(ranks)), default=1)
     if world % (dp * tp):
         return ()
     tensor, data = Dimension(TENSOR, tp), Dimension(DATA, dp)
-    for inner in ((tensor, data), (data, tensor)):
-        layout = Layout((Dimension(PIPELINE, world // (dp * tp)), *inner), world)
-        if all(layout.dimension_of(ranks) for ranks in (*groups, *pipelines)):
-            return layout.dimensions
+    inside = [ranks for ranks in groups if is_scale_up(ranks)]
+    for lines in (groups, inside):
+        for inner in ((tensor, data), (data, tensor)):
+            layout = Layout((Dimension(PIPELINE, world // (dp * tp)), *inner), world)
+            if all(layout.dimension_of(ranks) for ranks in (*lines, *pipelines)):
+                return layout.dimensions
     return ()

@@ -87,14 +87,37 @@ class Model:
         return 3 if self.mlp == GATED else 2
 
     @property
+    def score_width(self) -> int:
+        """Of what queries and keys are multiplied in, over all heads."""
+        return (
+            self.query_width if self.latent is None else self.heads * (self.latent.plain + self.latent.rotary)
+        )
+
+    @property
+    def value_width(self) -> int:
+        """Of what attention gives, over all heads."""
+        return self.query_width if self.latent is None else self.heads * self.latent.value
+
+    @property
+    def projection_parameters(self) -> int:
+        """Of one layer's way from its input to queries, keys and values."""
+        if self.latent is None:
+            return self.hidden * (self.query_width + 2 * self.key_width)
+        own, heads = self.latent, self.heads
+        query = self.hidden * own.query_rank + own.query_rank * self.score_width
+        return (
+            query + self.hidden * (own.key_rank + own.rotary) + own.key_rank * heads * (own.plain + own.value)
+        )
+
+    @property
+    def output_parameters(self) -> int:
+        """Of one layer's way from what attention gives to its output."""
+        return self.value_width * self.hidden
+
+    @property
     def attention_parameters(self) -> int:
         """Of one layer."""
-        if self.latent is None:
-            return self.hidden * (2 * self.query_width + 2 * self.key_width)
-        own, heads = self.latent, self.heads
-        query = self.hidden * own.query_rank + own.query_rank * heads * (own.plain + own.rotary)
-        keys = self.hidden * (own.key_rank + own.rotary) + own.key_rank * heads * (own.plain + own.value)
-        return query + keys + heads * own.value * self.hidden
+        return self.projection_parameters + self.output_parameters
 
     @property
     def mlp_parameters(self) -> int:

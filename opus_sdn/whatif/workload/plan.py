@@ -27,10 +27,11 @@ RAILS: Final = "rails"
 PLACEMENTS: Final = (HOST, RAIL, RAILS)
 
 STG: Final = "stg"
-PRESETS: Final = (STG,)
+PHYSICAL: Final = "physical"
+PRESETS: Final = (STG, PHYSICAL)
 
 MAX_MICROBATCHES: Final = 4096
-_STG_SUPPORTS: Final = "the published generator's accounting knows dp, pp and tp only"
+_STG_SUPPORTS: Final = "the published generator's accounting knows dp, pp and tp only; use preset physical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,10 @@ def check_plan(model: Model, plan: Parallelism, batch: Batch, preset: str) -> No
     _check_sizes(model, plan)
     _check_experts(model, plan)
     _check_batch(plan, batch)
-    _check_schedule(plan, batch)
     if preset == STG:
         _check_stg(model, plan)
+    else:
+        _check_schedule(plan, batch)
 
 
 def _check_choices(plan: Parallelism) -> None:
@@ -140,6 +142,9 @@ def _check_sizes(model: Model, plan: Parallelism) -> None:
 
 
 def _check_experts(model: Model, plan: Parallelism) -> None:
+    if model.experts is not None and plan.tp > 1 and not plan.sequence_parallel:
+        why = "a model with experts shards the sequence over tensor-parallel ranks"
+        raise refused("parallelism.sequence_parallel", False, why)
     if plan.ep == 1:
         return
     if model.experts is None:
@@ -175,11 +180,15 @@ def _check_batch(plan: Parallelism, batch: Batch) -> None:
 
 
 def _check_schedule(plan: Parallelism, batch: Batch) -> None:
+    if plan.schedule == DATAFLOW and plan.pp * batch.microbatches > 1:
+        raise refused("parallelism.schedule", plan.schedule, "dataflow is that of preset stg")
     if plan.schedule == INTERLEAVED:
         if plan.virtual_stages < 2:
             raise refused(
                 "parallelism.virtual_stages", plan.virtual_stages, "interleaved pipelines have 2 or more"
             )
+        if plan.pp == 1:
+            raise refused("parallelism.pp", plan.pp, "an interleaved pipeline has 2 stages or more")
         if batch.microbatches % plan.pp:
             why = f"an interleaved pipeline takes a multiple of its {plan.pp} stages"
             raise refused("batch.microbatches", batch.microbatches, why)
