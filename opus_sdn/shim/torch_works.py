@@ -182,7 +182,9 @@ class GatedWork(OpusWork):
         try:
             self._owner.begin(self)
             self.operation.issued_ns = time.monotonic_ns()
-            self._inner = call()
+            # The caller was below autograd, or in inference mode; this thread knows nothing of either.
+            with torch.inference_mode():
+                self._inner = call()
         except Exception as failed:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for this Work
             if is_broken_connection(failed):
                 self.settle(self._owner.explain(failed, self))

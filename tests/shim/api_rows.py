@@ -205,6 +205,28 @@ def _functional(name: str, *rest: Any, many: bool = False) -> Call:
     return call
 
 
+def _with_gradients(rank: int, size: int, group: Any) -> Any:
+    """The caller is below autograd, and the operation's tensors are views that it watches."""
+    mine = _mine(rank).requires_grad_()
+    whole = functional.all_gather_tensor_autograd(mine, 0, group)
+    whole.square().sum().backward()
+    assert mine.grad is not None
+    return [whole.tolist(), mine.grad.tolist()]
+
+
+def _in_inference_mode(rank: int, size: int, group: Any) -> Any:
+    """Tensors that nobody may change outside of inference mode."""
+    with torch.inference_mode():
+        mine, whole = _mine(rank) + 1, torch.zeros(4 * size)
+        found = [torch.zeros(4) for _ in range(size)]
+        dist.all_reduce(mine, group=group)
+        dist.all_gather_into_tensor(whole, mine, group=group)
+        dist.all_gather(found, mine, group=group)
+        exchanged = torch.zeros(4)
+        dist.all_to_all_single(exchanged, mine, group=group)
+        return [mine.tolist(), whole.tolist(), [one.tolist() for one in found], exchanged.tolist()]
+
+
 def _functional_all_to_all(rank: int, size: int, group: Any) -> Any:
     return functional.all_to_all_single(_mine(rank), None, None, group).tolist()
 
@@ -317,6 +339,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "functional broadcast": Row(_functional("broadcast", 1), 1),
     "functional all_gather_tensor": Row(_functional("all_gather_tensor", 0), 1),
     "functional reduce_scatter_tensor": Row(_functional("reduce_scatter_tensor", "sum", 0), 1),
+    "functional all_gather_tensor with gradients": Row(_with_gradients, 2),
+    "in inference mode": Row(_in_inference_mode, 4),
     "functional all_to_all_single": Row(_functional_all_to_all, 1),
     "functional all_reduce_coalesced": Row(_functional("all_reduce_coalesced", "sum", many=True), 1),
     "functional all_gather_into_tensor_coalesced": Row(
@@ -354,13 +378,13 @@ def run(
         for group in groups:
             for name, row in ROWS.items():
                 if name not in leave_out and (row.on_gloo or backend != "gloo"):
-                    before = _asked()
+                    before = asked()
                     values = row.call(rank, size, made[group])
-                    found[f"{group}: {name}"] = (values, _asked() - before)
+                    found[f"{group}: {name}"] = (values, asked() - before)
     return found
 
 
-def _asked() -> int:
+def asked() -> int:
     """How many operations this rank has declared to the controller so far."""
     job = torch_backend._job
     return 0 if job is None else sum(job._next.values())

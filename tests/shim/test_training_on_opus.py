@@ -20,7 +20,7 @@ from opus_sdn.demo.results import TrainResult
 from opus_sdn.demo.shapes import PP4_DP2, PROTOTYPE8, Crash, Shape, TrainConfig, schedule_run
 from opus_sdn.fabric_file import generate_fabric
 
-SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "ZBV")
+SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBV")
 DEADLINE_S = 120.0
 
 pytestmark = pytest.mark.torch
