@@ -112,7 +112,7 @@ def _impatient(state: CoreState, now: float, job: JobCore) -> list[Intent]:
     job.patient_until = None
     asking: list[Intent] = []
     for intent in job.complete.values():
-        until = patient_until(intent, now, state.settings)
+        until = patient_until(job.streams[intent.stream], intent, now, state.settings)
         if until is None or all(state.is_up(circuit) for circuit in intent.connection.circuits):
             asking.append(intent)
             continue

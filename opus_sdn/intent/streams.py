@@ -114,6 +114,11 @@ class StreamState:
             return intent
         return None
 
+    def is_waited_for(self) -> bool:
+        """Whether some host waits for an operation that is not granted: all before it are waited for, too."""
+        arrivals = (arrived for intent in self.intents.values() for arrived in intent.arrived.values())
+        return any(arrived.arrival.blocking for arrived in arrivals)
+
     def missing(self, n: int) -> list[int]:
         """Participants that have not arrived at operation n."""
         intent = self.intents.get(n)

@@ -76,6 +76,16 @@ def test_patience_ends_when_a_host_waits(bench: Bench) -> None:
     assert bench.grants(0) == [("ring", 0)]
 
 
+def test_who_waits_for_a_later_operation_of_a_ring_waits_for_those_before_it_too(bench: Bench) -> None:
+    bench.arrive(RING, 0, 0, 1)
+    bench.arrive(RING, 1, 0)
+    bench.play()
+    assert bench.grants(0) == []
+    bench.news(0, arrivals=[Arrival(RING, 1, blocking=True)])
+    bench.play()
+    assert bench.grants(0) == [("ring", 0)]
+
+
 def test_a_ring_that_a_host_waits_for_from_the_beginning_is_not_patient(bench: Bench) -> None:
     bench.arrive(RING, 0, 0)
     bench.news(1, arrivals=[Arrival(RING, 0, blocking=True)])
