@@ -105,6 +105,7 @@ async def open_term(
         newest_event=newest_event,
         runs_dir=settings.runs_dir,
         may_step=may_step,
+        under_way=store.under_way(start, [step.step for step in before.steps]),
     )
     if witness is not None:
         await witness.watch(fabric, opened)

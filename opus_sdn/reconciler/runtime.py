@@ -28,7 +28,7 @@ from opus_sdn.reconciler.phase import SENTENCES, Phase
 from opus_sdn.reconciler.runs import RunFiles
 from opus_sdn.reconciler.waiters import Waiters
 from opus_sdn.reconciler.worker import SwitchWorker, always
-from opus_sdn.store.base import Store, StoreBusyError, StoreError
+from opus_sdn.store.base import Store, StoreBusyError, StoreError, UnderWay
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ class Runtime:
     """The engine's shell. All methods are called on `loop`.
 
     `newest_event` is the number of the last event in the store at the start; with `runs_dir` every job gets
-    its own files there. `may_step` says, at once, whether a device step may start. With `leader` nothing is
+    its own files there. `may_step` says, at once, whether a device step may start; `under_way` records which
+    commands have left. With `leader` nothing is
     decided here: it gives the address of the replica that does.
     """
 
@@ -79,6 +80,7 @@ class Runtime:
         newest_event: int = 0,
         runs_dir: Path | None = None,
         may_step: Callable[[], bool] = always,
+        under_way: UnderWay | None = None,
         leader: Callable[[], str | None] | None = None,
     ) -> None:
         self.engine = engine
@@ -87,6 +89,7 @@ class Runtime:
         self.phase = Phase.ADOPTING if leader is None else Phase.FOLLOWING
         self._leader = leader
         self._may_step = may_step
+        self._under_way = under_way
         self.store_lost = asyncio.Event()  # whoever owns the store has to open it anew, and another runtime
         self.waiters = Waiters()
         self.feed = EventFeed(newest_event)
@@ -308,6 +311,7 @@ class Runtime:
                 self.loop,
                 step_deadline_s=self._step_deadline_s,
                 may_step=self._may_step,
+                under_way=self._under_way,
                 observe_s=self._observe_s,
                 changed=self.changed,
             )

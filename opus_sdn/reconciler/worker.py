@@ -29,6 +29,7 @@ from opus_sdn.reconciler.backoff import Backoff
 from opus_sdn.reconciler.clock import Clock
 from opus_sdn.reconciler.looking import Looker, UnreadableError
 from opus_sdn.reconciler.outcome import Outcome, difference_of, outcome_of, outcome_of_failure
+from opus_sdn.store.base import NobodyKnows, UnderWay
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class SwitchWorker:
         changed: Callable[[], None],
         may_step: Callable[[], bool] = always,
         observe_s: float | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self.name = name
         self.driver = driver
@@ -83,6 +85,7 @@ class SwitchWorker:
         self._observe_s = observe_s
         self._changed = changed
         self._may_step = may_step
+        self._under_way = under_way or NobodyKnows()
         self._looker = Looker(name, driver, step_deadline_s, self._away)
         self._refusal: str | None = None  # what became of the last step, if it failed
         self._queue: deque[int] = deque()  # planned steps; bounded by the core: never two on one port
@@ -92,6 +95,7 @@ class SwitchWorker:
         self._tasks: set[asyncio.Task[None]] = set()  # steps in flight
         self._watching: asyncio.Task[None] | None = None
         self._look = asyncio.Event()  # something was said to have changed
+        self._made_at = loop.time()  # earlier starts were over before
         self._ports_at = -PORTS_PAUSE_S  # loop time at which the device was last asked for its ports
         self._step_backoff = Backoff(*STEP_PAUSE_S)
         self._refusals = 0
@@ -307,8 +311,14 @@ class SwitchWorker:
             await asyncio.sleep(min(backoff.failed(), deadline - self._loop.time()))
 
     async def _settle_left(self, steps: Sequence[Step], observation: Observation) -> None:
-        """Steps of an earlier start: done as soon as all is there, else decided when their time is over."""
-        over_at = self._loop.time() + self._step_deadline_s
+        """Steps of an earlier start: done as soon as all is there, else decided when their time is over.
+
+        One whose command has never left, or was answered, can have no effect any more: it is over now.
+        """
+        ended = [step for step in steps if not self._under_way.may_be(step.id)]
+        self._settle_as_read(ended, observation)
+        steps = [step for step in steps if step not in ended]
+        over_at = self._made_at + self._step_deadline_s  # nobody has sent anything since
         backoff = Backoff(*LOST_LOOK_S)
         over = False
         while steps:
@@ -317,13 +327,14 @@ class SwitchWorker:
             self._settle_as_read(settled, observation)
             self.start_due()
             if steps:
-                await asyncio.sleep(min(backoff.failed(), over_at - self._loop.time()))
+                await asyncio.sleep(max(0.0, min(backoff.failed(), over_at - self._loop.time())))
                 over = self._loop.time() >= over_at  # before the reading: what it shows then stays so
                 observation = await self._looker.read()
 
     def _settle_as_read(self, steps: Sequence[Step], observation: Observation) -> None:
         for step in steps:
             self._inflight -= 1
+            self._under_way.end(step.id)
             wrong = difference_of(step, observation.matching)
             detail = None if wrong is None else f"cut short by the end of the controller; {wrong}"
             self._tell(step, Outcome(detail, FailureKind.AMBIGUOUS), observation)
@@ -331,6 +342,7 @@ class SwitchWorker:
     async def _applied(self, step: Step) -> Applied:
         if not self._may_step():  # the process may have been stopped for long since the step was started
             raise TerminalError("not sent, as this replica does not lead any more", Refusal.CLOSED)
+        self._under_way.begin(step.id)
         return await self.driver.apply(step.remove, step.add, self._engine.state.start)
 
     async def _read_back(self) -> None:
@@ -349,6 +361,7 @@ class SwitchWorker:
 
     def _settle(self, step: Step, outcome: Outcome, observation: Observation) -> None:
         self._inflight -= 1
+        self._under_way.end(step.id)
         self._refusal = outcome.wrong
         if outcome.wrong is None:
             self._refusals = 0

@@ -6,6 +6,7 @@ visible. The future completes when the batch is as durable as it asked for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -193,6 +194,36 @@ class Snapshot:
     directives: tuple[DirectiveGiven, ...] = ()  # that hold, by number
 
 
+class UnderWay(Protocol):
+    """Which device steps may be under way at their devices, for the start after this one."""
+
+    def may_be(self, step: int) -> bool:
+        """Whether the command of a step that an earlier start left unsettled may still have an effect."""
+        ...
+
+    def begin(self, step: int) -> None:
+        """The command of a step is about to leave. Told before it does."""
+        ...
+
+    def end(self, step: int) -> None:
+        """The command of a step can have no effect any more."""
+        ...
+
+
+class NobodyKnows:
+    """Nothing is recorded: any step may be under way."""
+
+    def may_be(self, step: int) -> bool:
+        """Always."""
+        return True
+
+    def begin(self, step: int) -> None:
+        """Nothing is kept."""
+
+    def end(self, step: int) -> None:
+        """Nothing is kept."""
+
+
 class Store(Protocol):
     """The store protocol. All methods may be called from any thread."""
 
@@ -216,6 +247,13 @@ class Store(Protocol):
         """Queue one batch; the future gives the last event seq so far, or holds a StoreError when lost.
 
         Raises StoreBusyError, with nothing taken and nothing lost, when the queue is full.
+        """
+        ...
+
+    def under_way(self, start: int, unsettled: Iterable[int]) -> UnderWay:
+        """The record of commands that leave under this start; `unsettled`: steps left by those before.
+
+        Called once per term, after `raise_start`.
         """
         ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, Table
@@ -69,6 +70,10 @@ class Database(ABC):
     @abstractmethod
     def must_not_be_led(self, connection: Connection) -> None:
         """Before a migration, in its transaction: StoreError when a controller decides on this database."""
+
+    @abstractmethod
+    def steps_file(self) -> Path | None:
+        """Where a process says which commands may be under way; None when the next one may not see that."""
 
     @abstractmethod
     def closed_in_order_since(self) -> float | None:

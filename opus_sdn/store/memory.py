@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice, takewhile
@@ -47,11 +47,13 @@ from opus_sdn.store.base import (
     LeftRecord,
     LockRecord,
     MarkRecord,
+    NobodyKnows,
     OwnerRecord,
     Snapshot,
     StepRecord,
     StoreError,
     SwitchRecord,
+    UnderWay,
 )
 from opus_sdn.store.rules import Retention
 
@@ -125,6 +127,10 @@ class MemoryStore:
             else:
                 done.set_exception(self._refusal)
         return done
+
+    def under_way(self, start: int, unsettled: Iterable[int]) -> UnderWay:
+        """Nothing: what is in memory has no start after this one."""
+        return NobodyKnows()
 
     def has_room(self) -> bool:
         """Always: nothing waits."""

@@ -167,6 +167,9 @@ class PostgresDatabase(Database):
         if leads is not None:
             raise StoreError(f"{self.name} is in use by the controller at {leads}: stop all replicas first")
 
+    def steps_file(self) -> None:
+        """None: the next one to lead may be on another machine."""
+
     def closed_in_order_since(self) -> float | None:
         """Not known: a server may lose its newest commits whoever has closed what."""
         return None

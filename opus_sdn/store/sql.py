@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import TypeVar
@@ -13,11 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from opus_sdn.intent.changes import Batch
 from opus_sdn.store import migrate, rules
 from opus_sdn.store.apply import Applier
-from opus_sdn.store.base import EventRecord, Snapshot, StoreError
+from opus_sdn.store.base import EventRecord, NobodyKnows, Snapshot, StoreError, UnderWay
 from opus_sdn.store.database import Claim, Database, database_of, reason
 from opus_sdn.store.read import read_events, read_snapshot
 from opus_sdn.store.rules import Retention
 from opus_sdn.store.session import RECONNECT_S, Session
+from opus_sdn.store.under_way import StepsUnderWay, boot_id
 from opus_sdn.store.writer import QUEUE_MAX, Writer
 
 T = TypeVar("T")
@@ -107,6 +108,7 @@ class SqlStore:
         database = database_of(url)
         self._may_start = may_start or _always
         self._started = started
+        self._steps_file = database.steps_file()
         self._closed = False
         self._leads = False
         with ExitStack() as opened:
@@ -166,6 +168,15 @@ class SqlStore:
             return applier.batch(batch)
 
         return self._writer.submit(act, durable=batch.durable, what=f"batch {batch.id}")
+
+    def under_way(self, start: int, unsettled: Iterable[int]) -> UnderWay:
+        """Beside an SQLite file; a database server may be led from another machine next."""
+        boot = boot_id()
+        if self._steps_file is None or boot is None:
+            return NobodyKnows()
+        record = StepsUnderWay(self._steps_file, start, unsettled, boot)
+        self._opened.callback(record.close)
+        return record
 
     def has_room(self) -> bool:
         """Whether new requests can be taken on."""
@@ -230,6 +241,10 @@ class ReadOnlyStore:
         raise self._refusal()
 
     def submit(self, batch: Batch) -> Future[int]:
+        """Never."""
+        raise self._refusal()
+
+    def under_way(self, start: int, unsettled: Iterable[int]) -> UnderWay:
         """Never."""
         raise self._refusal()
 

@@ -123,6 +123,10 @@ class SqliteDatabase(Database):
     def must_not_be_led(self, connection: Connection) -> None:
         """Nothing: the claim says so."""
 
+    def steps_file(self) -> Path | None:
+        """As `Database.steps_file`."""
+        return self.path.with_name(f"{self.path.name}.steps")
+
     def closed_in_order_since(self) -> float | None:
         """The last one to close the file removes its log; whoever is killed leaves it there."""
         log = self.path.with_name(f"{self.path.name}-wal")

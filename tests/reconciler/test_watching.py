@@ -496,8 +496,26 @@ def known_step() -> KnownStep:
     return KnownStep(1, "ocs0", 1, (), tuple(sorted(RING_0)), ("job/1/pair-0#0",))
 
 
-def after_a_restart(switch: FakeSwitch, store: HeldStore) -> World:
-    world = World(switch=switch, store=store, step_deadline_s=3.0)
+class Recorded:
+    """What an earlier start has recorded of the commands that it sent, and what this one records."""
+
+    def __init__(self, *sent: int) -> None:
+        self.sent = set(sent)
+        self.begun: list[int] = []
+
+    def may_be(self, step: int) -> bool:
+        return step in self.sent
+
+    def begin(self, step: int) -> None:
+        self.sent.add(step)
+        self.begun.append(step)
+
+    def end(self, step: int) -> None:
+        self.sent.discard(step)
+
+
+def after_a_restart(switch: FakeSwitch, store: HeldStore, under_way: Recorded | None = None) -> World:
+    world = World(switch=switch, store=store, step_deadline_s=3.0, under_way=under_way)
     world.engine.recover(world.runtime.now(), (), (known_step(),))
     world.engine.state.next_step = 2
     return world
@@ -583,5 +601,68 @@ def test_a_step_of_an_earlier_start_that_never_acted_has_failed_and_what_it_was_
         assert "cut short by the end of the controller; it reads back otherwise: missing 1-2" in str(first[2])
         assert world.granted(0) == [("pair-0", 0)]
         assert len(switch.applies) == 1
+
+    run_virtual(main)
+
+
+def test_a_step_of_an_earlier_start_that_was_never_sent_is_not_waited_for() -> None:
+    async def main() -> None:
+        store, switch, record = HeldStore(), FakeSwitch(), Recorded()
+        journal(store)
+        world = after_a_restart(switch, store, record)
+        await world.start()
+        world.arrive("pair-0", 0, 0, 1)
+        await world.settle(60)
+        assert outcomes(store)[0][:2] == (1, StepState.FAILED)
+        assert world.granted(0) == [("pair-0", 0)]
+        assert (asyncio.get_running_loop().time(), len(switch.applies)) == (0.0, 1)
+
+    run_virtual(main)
+
+
+def test_a_step_of_an_earlier_start_that_was_sent_is_waited_for() -> None:
+    async def main() -> None:
+        store, switch, record = HeldStore(), FakeSwitch(), Recorded(1)
+        journal(store)
+        world = after_a_restart(switch, store, record)
+        await world.start()
+        world.arrive("pair-0", 0, 0, 1)
+        await asyncio.sleep(2)
+        assert (reason(world, 0), record.sent) == (Reason.MOVING, {1})
+        await asyncio.sleep(2)
+        assert world.granted(0) == [("pair-0", 0)]
+        assert record.sent == set()
+
+    run_virtual(main)
+
+
+def test_a_step_is_recorded_from_before_its_command_leaves_until_it_is_settled() -> None:
+    async def main() -> None:
+        record = Recorded()
+        seen: list[set[int]] = []
+
+        async def look() -> None:
+            seen.append(set(record.sent))
+            await asyncio.sleep(1)
+
+        world = await World(switch=FakeSwitch(behave=look), under_way=record).start()
+        world.arrive("pair-0", 0, 0, 1)
+        await asyncio.sleep(0.5)
+        assert (seen, record.sent) == ([{1}], {1})
+        await asyncio.sleep(1)
+        assert (record.begun, record.sent) == ([1], set())
+
+    run_virtual(main)
+
+
+def test_a_step_that_this_replica_may_not_send_any_more_is_not_recorded() -> None:
+    async def main() -> None:
+        record, leads = Recorded(), [True, False]
+        world = await World(
+            under_way=record, may_step=lambda: leads.pop(0) if len(leads) > 1 else leads[0]
+        ).start()
+        world.arrive("pair-0", 0, 0, 1)
+        await world.settle(60)
+        assert (record.begun, world.switch.applies) == ([], [])
 
     run_virtual(main)

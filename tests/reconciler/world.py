@@ -43,6 +43,7 @@ from opus_sdn.intent.model import (
     Stream,
 )
 from opus_sdn.reconciler.runtime import Runtime
+from opus_sdn.store.base import UnderWay
 from opus_sdn.store.memory import MemoryStore
 
 SWITCH = "ocs0"
@@ -185,6 +186,7 @@ class World:
         observe_s: float | None = None,
         fabric: Fabric | None = None,
         may_step: Callable[[], bool] = lambda: True,
+        under_way: UnderWay | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.loop = loop
@@ -201,6 +203,7 @@ class World:
             step_deadline_s=step_deadline_s,
             observe_s=observe_s,
             may_step=may_step,
+            under_way=under_way,
         )
         self.deadline_s = deadline_s
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from opus_sdn.intent.changes import Batch
-from opus_sdn.store.base import Snapshot, Store, StoreError
+from opus_sdn.store.base import Snapshot, Store, StoreError, UnderWay
 
 
 @dataclass(slots=True)
@@ -30,6 +30,25 @@ class _Written:
     write: Callable[[Store], object]
     durable: bool
     batch: Batch | None
+
+
+class SimUnderWay:
+    """Which commands have left, as processes tell each other by memory that a power cut takes."""
+
+    def __init__(self, start: int, unsettled: Iterable[int], before: SimUnderWay | None) -> None:
+        self._start = start
+        self._steps = set(unsettled)
+        if before is not None and before._start == start - 1:
+            self._steps &= before._steps
+
+    def may_be(self, step: int) -> bool:
+        return step in self._steps
+
+    def begin(self, step: int) -> None:
+        self._steps.add(step)
+
+    def end(self, step: int) -> None:
+        self._steps.discard(step)
 
 
 class SimDisk:
@@ -51,6 +70,7 @@ class SimDisk:
         self._history: list[_Written] = []
         self._committed = committed
         self._undone = undone
+        self.under_way: SimUnderWay | None = None
         self.broken_until_mended = False  # nobody can open it now
         self.ended_clean = True  # nothing was there before
         self.began_clean = False
@@ -65,6 +85,7 @@ class SimDisk:
 
     def lose_power(self) -> int:
         """Forget some of the commits after the last one that waited for the disk; how many."""
+        self.under_way = None
         safe = max((at for at, entry in enumerate(self._history, 1) if entry.durable), default=0)
         kept = self._rng.randint(safe, len(self._history))
         lost = self._history[kept:]
@@ -123,6 +144,11 @@ class SimStore:
         self._disk.began_clean, self._disk.ended_clean = self._disk.ended_clean, False
         self._started(start)
         return start
+
+    def under_way(self, start: int, unsettled: Iterable[int]) -> UnderWay:
+        record = SimUnderWay(start, unsettled, self._disk.under_way)
+        self._disk.under_way = record
+        return record
 
     def snapshot(self) -> Snapshot:
         return replace(self._disk.store.snapshot(), clean=self._disk.began_clean)

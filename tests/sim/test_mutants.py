@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from opus_sdn.api import recovered
+from opus_sdn.drivers.faults import FaultKind
 from opus_sdn.intent import failing, recovery
 from opus_sdn.intent.grace import Grace
 from opus_sdn.intent.model import ArrivalState
@@ -22,6 +23,7 @@ from opus_sdn.reconciler.runtime import Runtime
 from tests.intent.virtual_switch import ViolationError
 from tests.sim.faults import Faults, Kind
 from tests.sim.seeds import STEPS, scenario_of
+from tests.sim.store import SimUnderWay
 from tests.sim.world import World
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -117,6 +119,16 @@ def marks_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StreamState, "standing", standing)
 
 
+def nothing_was_sent(patch: pytest.MonkeyPatch) -> None:
+    """Commands that left before the controller died are not waited for."""
+    patch.setattr(SimUnderWay, "may_be", lambda *_: False)
+
+
+def late_kills(seed: int) -> Faults:
+    """The controller dies, and every second command of a switch acts late."""
+    return replace(_at_random_moments(seed, Kind.KILL), device=((FaultKind.LATE, 0.5),))
+
+
 def kills(seed: int) -> Faults:
     """The controller dies three times."""
     return _at_random_moments(seed, Kind.KILL)
@@ -151,6 +163,7 @@ MUTANTS = {
     "farewells answered at once": Mutant(farewells_answered_at_once, kills),
     "leases shorter than the fence": Mutant(leases_shorter_than_the_fence, cut_offs),
     "lock check dropped": Mutant(nothing_is_live, copies),
+    "nothing was sent": Mutant(nothing_was_sent, late_kills),
     "barrier off by one": Mutant(barrier_off_by_one, copies),
     "marks forgotten": Mutant(marks_forgotten, copies),
 }
