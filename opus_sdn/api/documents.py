@@ -327,6 +327,12 @@ class LiveDocument(Document):
     alive: bool
 
 
+class ClockDocument(Document):
+    """The clock by which the controller decides."""
+
+    unix_us: Annotated[int, Field(description="Microseconds since 1970, UTC; never goes back")]
+
+
 class CheckDocument(Document):
     """One readiness check."""
 

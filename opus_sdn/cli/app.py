@@ -32,6 +32,7 @@ MODULES = {
     "events": "events",
     "whatif": "whatif_command",
     "experiment": "experiment",
+    "trace": "trace",
     "emulator": "emulator",
     "db": "admin",
     "config": "admin",

@@ -89,6 +89,7 @@ class ShimSettings:
     links: tuple[tuple[int, LinkSource], ...] = ()  # by port index
     sysfs: Path = SYSFS_DEFAULT
     retry_budget: RetryBudget | None = None
+    trace_dir: Path | None = None
 
 
 def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
@@ -122,6 +123,7 @@ def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
         links=links_in(env),
         sysfs=_folder(env, "OPUS_LINK_SYSFS", SYSFS_DEFAULT),
         retry_budget=retry_budget_in(env),
+        trace_dir=_new_folder(env, "OPUS_TRACE_DIR"),
     )
 
 
@@ -319,6 +321,15 @@ def _folder(env: Mapping[str, str], variable: str, default: Path) -> Path:
         return default
     if not Path(value).is_dir():
         raise _wrong(variable, value, "there is no such folder; name the one where sysfs is mounted, as /sys")
+    return Path(value)
+
+
+def _new_folder(env: Mapping[str, str], variable: str) -> Path | None:
+    value = env.get(variable, "").strip()
+    if not value:
+        return None
+    if Path(value).exists() and not Path(value).is_dir():
+        raise _wrong(variable, value, "this is no folder; name one, which is made where it is missing")
     return Path(value)
 
 

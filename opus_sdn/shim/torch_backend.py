@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.enrolment import Meeting, enrol, refuse
 from opus_sdn.shim.errors import OpusError, SettingsError, UnsupportedTorchError
 from opus_sdn.shim.operations import OperationLog
+from opus_sdn.shim.recorder import Recorder
 from opus_sdn.shim.settings import Mode, ShimSettings, from_environ, read_token
 from opus_sdn.shim.torch_group import OpusGroup
 from opus_sdn.shim.torch_job import RankJob
@@ -83,8 +86,29 @@ def _enter(options: Any) -> RankJob | None:
         return None
     enrolment = enrol(meeting, rank, settings, client, options.timeout)
     _job = RankJob(settings, client, enrolment, rank)
+    if settings.trace_dir is not None:
+        _job.on_close.append(_record(settings, settings.trace_dir, client, _job))
     log.info("joined job=%s incarnation=%d rank=%d", settings.job, enrolment.incarnation, rank)
     return _job
+
+
+def _record(
+    settings: ShimSettings, folder: Path, client: ControllerClient, job: RankJob
+) -> Callable[[], None]:
+    """Log this rank's operations to a file from now on; returns what ends that."""
+    head = {
+        "job": settings.job,
+        "incarnation": job.incarnation,
+        "rank": job.rank,
+        "world": job.world,
+        "host": settings.host,
+        "dimensions": [list(each) for each in settings.dimensions],
+    }
+    try:
+        return Recorder(folder, head, job.log.follow(), client).close
+    except OSError as failed:
+        log.warning("this rank's operations are not recorded folder=%s error=%s", folder, failed)
+        return lambda: None
 
 
 def _client(settings: ShimSettings) -> ControllerClient:

@@ -68,6 +68,7 @@ class RankJob:
         self.world = len(enrolment.hosts)
         self.incarnation = enrolment.incarnation
         self.log = OperationLog()
+        self.on_close: list[Callable[[], None]] = []  # while the controller can still be asked
         self._settings = settings
         self._client = client
         self._enrolment = enrolment
@@ -265,6 +266,8 @@ class RankJob:
             self._break_off()
         for work in left:
             work.settle(OpusError(f"rank {self.rank} left the job before {work} was done"))
+        for leave in self.on_close:
+            leave()
         self._session.close()
         if self._links is not None:
             self._links.close()

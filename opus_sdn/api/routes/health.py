@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from opus_sdn.api import problems
-from opus_sdn.api.documents import CheckDocument, LiveDocument, ReadyDocument
+from opus_sdn.api.documents import CheckDocument, ClockDocument, LiveDocument, ReadyDocument
 from opus_sdn.api.routes.common import problems_of, runtime_of
 from opus_sdn.intent.errors import Problem
 from opus_sdn.reconciler.phase import Phase
@@ -28,6 +28,19 @@ async def get_liveness() -> LiveDocument:
     that is away is waited for. Killing the process would only take longer.
     """
     return LiveDocument(alive=True)
+
+
+@router.get(
+    "/clock",
+    operation_id="get_clock",
+    summary="What time it is by the controller's clock",
+    responses=problems_of(),
+)
+async def get_clock(request: Request) -> ClockDocument:
+    """Who asks takes it as the time at some moment between its question and the answer, and so learns how
+    far its own clock is from it, and how exactly that is known.
+    """
+    return ClockDocument(unix_us=int(runtime_of(request).clock() * 1e6))
 
 
 @router.get(

@@ -1,0 +1,1 @@
+"""Recorded communication of training runs: reading, windows between phases, tables, traces for what-if."""
