@@ -15,6 +15,14 @@ from opus_sdn.intent.model import Stream
 READABLE_MAX = 64  # characters of a rank list that a name spells out
 LABEL_MAX = 64
 MESH = "mesh_"
+UNKNOWN = "other"
+
+_SIGNS = (
+    (("send", "recv"), "pp"),
+    (("gather_single", "_allgather_base", "reduce_scatter"), "dp_shard"),
+    (("all_to_all", "alltoall"), "ep"),
+    (("allreduce",), "dp"),
+)
 
 
 def group_name(ranks: Sequence[int], ordinal: int) -> str:
@@ -51,10 +59,22 @@ def rank_list(ranks: Sequence[int], world: int) -> Any:
 def dimension(description: str) -> str:
     """The parallelism dimension that torch's description of a group names."""
     if description.startswith(MESH):
-        return description.removeprefix(MESH)[:LABEL_MAX] or "other"
+        return description.removeprefix(MESH)[:LABEL_MAX] or UNKNOWN
     if description == "default_pg":
         return "world"
-    return "other" if description in ("", "undefined") else description[:LABEL_MAX]
+    return UNKNOWN if description in ("", "undefined") else description[:LABEL_MAX]
+
+
+def dimension_by_use(kind: str) -> str:
+    """What a group is most likely for, from the kind of its first operation, where nobody says it.
+
+    Messages are a pipeline's, gathers of parameters and scatters of gradients those of sharded data
+    parallelism, exchanges of all with all those of experts, sums those of data parallelism.
+    """
+    for signs, name in _SIGNS:
+        if any(sign in kind for sign in signs):
+            return name
+    return UNKNOWN
 
 
 def pair_stream(group: str, ranks: Sequence[int], source: int, destination: int) -> Stream:

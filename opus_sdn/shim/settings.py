@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 
 from opus_sdn.intent.model import PortChoice, RetryBudget, WorldGroup
 from opus_sdn.shim.errors import SettingsError
+from opus_sdn.shim.group_settings import Labels, labels_in
 from opus_sdn.shim.link_settings import SYSFS_DEFAULT, LinkSource, links_in, retry_budget_in
+from opus_sdn.shim.slot_settings import GpuNames, slot_in
 
 NAME_LENGTH_MAX = 128
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TOKEN_BYTES_MAX = 4096
-SLOT_MAX = 1023  # GPU slots of one host; far above any host that exists
 FENCE_S_DEFAULT = 15.0
 INIT_S_DEFAULT = 30.0
 
@@ -90,21 +91,23 @@ class ShimSettings:
     sysfs: Path = SYSFS_DEFAULT
     retry_budget: RetryBudget | None = None
     trace_dir: Path | None = None
+    labels: Labels = field(default_factory=dict)  # dimensions by rank list
 
 
-def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
+def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames | None = None) -> ShimSettings:
     """Read the `OPUS_*` variables. Raises SettingsError on the first one that cannot be used."""
     env = os.environ if environ is None else environ
     mode = _choice(env, "OPUS_MODE", Mode, Mode.ON_DEMAND)
     if mode is Mode.OFF:
         return ShimSettings(mode, None, "", "", 0, "", allow_torch=_flag(env, "OPUS_ALLOW_TORCH"))
     controllers = _controllers(env)
+    links, sysfs = links_in(env), _folder(env, "OPUS_LINK_SYSFS", SYSFS_DEFAULT)
     return ShimSettings(
         mode=mode,
         controller=controllers[0],
         job=_job(env),
         host=_host(env),
-        slot=_slot(env),
+        slot=slot_in(env, links, sysfs, gpu_names),
         owner=_owner(env),
         force_scale_out=_force(env),
         dimensions=_dimensions(env),
@@ -120,8 +123,9 @@ def from_environ(environ: Mapping[str, str] | None = None) -> ShimSettings:
         allow_torch=_flag(env, "OPUS_ALLOW_TORCH"),
         replicas=controllers[1:],
         watchdog=env.get("OPUS_WATCHDOG", "").strip() == "" or _flag(env, "OPUS_WATCHDOG"),
-        links=links_in(env),
-        sysfs=_folder(env, "OPUS_LINK_SYSFS", SYSFS_DEFAULT),
+        links=links,
+        sysfs=sysfs,
+        labels=labels_in(env),
         retry_budget=retry_budget_in(env),
         trace_dir=_new_folder(env, "OPUS_TRACE_DIR"),
     )
@@ -223,49 +227,6 @@ def _host(env: Mapping[str, str]) -> str:
     """The host's name in the fabric. A boot id would not do: containers of one machine share it."""
     value = env.get("OPUS_HOST", "").strip() or env.get("SLURMD_NODENAME", "").strip()
     return value or socket.gethostname()
-
-
-def _slot(env: Mapping[str, str]) -> int:
-    """The GPU slot, which is not the device index where CUDA_VISIBLE_DEVICES renumbers or hides some."""
-    if env.get("OPUS_GPU_SLOT", "").strip():
-        return _number(env, "OPUS_GPU_SLOT", "use the GPU's slot in its host, 0 and up, as 3")
-    if not env.get("LOCAL_RANK", "").strip():
-        raise SettingsError(
-            "LOCAL_RANK: is not set, so the GPU slot of this rank is unknown; start with torchrun, "
-            "or set OPUS_GPU_SLOT to the slot, as 0"
-        )
-    local_rank = _number(
-        env, "LOCAL_RANK", "use the rank's index on its host, 0 and up, or set OPUS_GPU_SLOT"
-    )
-    text = env.get("OPUS_GPU_SLOT_MAP", "").strip()
-    if not text:
-        return local_rank
-    slots = _slot_map(text)
-    if local_rank not in slots:
-        raise _wrong(
-            "OPUS_GPU_SLOT_MAP", text, f"it says nothing of LOCAL_RANK {local_rank}; add {local_rank}:SLOT"
-        )
-    return slots[local_rank]
-
-
-def _slot_map(text: str) -> dict[int, int]:
-    remedy = "use LOCAL_RANK:SLOT pairs with each local rank and each slot once, as 0:0,1:3"
-    slots: dict[int, int] = {}
-    for item in text.split(","):
-        rank, _, slot = item.strip().partition(":")
-        if not (rank.isdecimal() and slot.isdecimal()) or int(slot) > SLOT_MAX or int(rank) in slots:
-            raise _wrong("OPUS_GPU_SLOT_MAP", text, remedy)
-        slots[int(rank)] = int(slot)
-    if len(set(slots.values())) < len(slots):
-        raise _wrong("OPUS_GPU_SLOT_MAP", text, remedy)
-    return slots
-
-
-def _number(env: Mapping[str, str], variable: str, remedy: str) -> int:
-    value = env[variable].strip()
-    if not (value.isascii() and value.isdecimal()) or int(value) > SLOT_MAX:
-        raise _wrong(variable, value, remedy)
-    return int(value)
 
 
 def _owner(env: Mapping[str, str]) -> str:

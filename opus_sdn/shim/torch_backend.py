@@ -17,6 +17,7 @@ from opus_sdn.shim.errors import OpusError, SettingsError, UnsupportedTorchError
 from opus_sdn.shim.operations import OperationLog
 from opus_sdn.shim.recorder import Recorder
 from opus_sdn.shim.settings import Mode, ShimSettings, from_environ, read_token
+from opus_sdn.shim.torch_cuda import gpu_names
 from opus_sdn.shim.torch_group import OpusGroup
 from opus_sdn.shim.torch_job import RankJob
 from opus_sdn.shim.torch_lanes import build_inner, wrap_inner
@@ -73,7 +74,7 @@ def _enter(options: Any) -> RankJob | None:
     meeting = Meeting(options.store, rank, options.group_size, options.timeout)
     try:
         _require_known_torch()
-        settings = from_environ()
+        settings = from_environ(gpu_names=gpu_names)
         client = _client(settings) if settings.mode is not Mode.OFF else None
     except SettingsError as wrong:
         raise refuse(meeting, rank, str(wrong)) from None

@@ -83,6 +83,19 @@ class CudaLane:
             raise failure if isinstance(failure, BaseException) else RuntimeError(str(failure))
 
 
+def gpu_names(index: int, cuda: Any = torch.cuda) -> list[str]:
+    """PCI address and UUID of a GPU that this process sees; none where there is no such GPU."""
+    if not cuda.is_available() or index >= cuda.device_count():
+        return []
+    of = cuda.get_device_properties(index)
+    names = []
+    if hasattr(of, "pci_bus_id"):
+        names.append(f"{of.pci_domain_id:04x}:{of.pci_bus_id:02x}:{of.pci_device_id:02x}.0")
+    if hasattr(of, "uuid"):
+        names.append(f"GPU-{of.uuid}")
+    return names
+
+
 def relax_capture_mode(library: Any = None) -> None:
     """Let this thread ask for events while another one captures a graph: CUDA fails that capture otherwise.
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import GroupName
 
 from opus_sdn.intent.model import Domain, Stream
 from opus_sdn.shim.errors import OpusError, OpusRefusedError
-from opus_sdn.shim.naming import dimension, group_name, pair_stream
+from opus_sdn.shim.naming import UNKNOWN, dimension, dimension_by_use, group_name, pair_stream
 from opus_sdn.shim.operations import What
 from opus_sdn.shim.ring_shift import Shifts, plan_shifts
 from opus_sdn.shim.torch_all_to_all import chunks_of, host_call
@@ -26,10 +28,12 @@ from opus_sdn.shim.torch_job import RankJob
 from opus_sdn.shim.torch_lanes import (
     HostLane,
     Lane,
+    build_inner,
     is_broken_connection,
     poison,
     size_of,
     tensors_in,
+    wrap_inner,
 )
 from opus_sdn.shim.torch_out import plug
 from opus_sdn.shim.torch_works import DirectWork
@@ -85,6 +89,7 @@ class OpusGroup(dist.ProcessGroup):
         if "cuda" in backends:
             self._lanes["cuda"] = CudaLane()
         self._description = ""
+        self._label = ""
         self._checking_in = threading.Lock()
         self._answer: GroupAnswer | None = None
         self._shifts: Shifts | None = None
@@ -106,7 +111,7 @@ class OpusGroup(dist.ProcessGroup):
         if self._job is None:
             return getattr(inner, name)(*args, **kwargs)
         tensors = list(tensors_in(args))
-        answer = self._domain_of(tensors)
+        answer = self._domain_of(tensors, name)
         if answer is None:
             return self._direct(name, args, kwargs, tensors)
         if name in ALL_TO_ALLS and answer.ring is not None:
@@ -137,7 +142,7 @@ class OpusGroup(dist.ProcessGroup):
         inner = self._require_inner()
         if self._job is None:
             return inner.recv_anysource(tensors, tag)
-        if self._domain_of(tensors) is not None:
+        if self._domain_of(tensors, "recv") is not None:
             raise OpusRefusedError(
                 "receive-from-any",
                 f"receive from any of ranks {list(self._ranks)}, which are on several hosts: circuits are "
@@ -150,7 +155,7 @@ class OpusGroup(dist.ProcessGroup):
         if self._job is None:
             return getattr(inner, name)(tensors, peer, tag)
         me, other = self._job.rank, self._ranks[peer]
-        answer = None if me == other or self._job.shares_host(other) else self._domain_of(tensors)
+        answer = None if me == other or self._job.shares_host(other) else self._domain_of(tensors, name)
         if answer is None:
             return self._direct(name, (tensors, peer, tag), {}, tensors, other)
         ends = (me, other) if name == "send" else (other, me)
@@ -177,7 +182,7 @@ class OpusGroup(dist.ProcessGroup):
         if what is None:
             ends = (None, None) if stream is None else (stream.source, stream.destination)
             name = group_name(self._ranks, self._ordinal)
-            label = dimension(self._description)
+            label = self._dimension(kind)
             what = What(kind, name, self._description, label, self._ranks, connection, *ends, peer)
             self._kinds[key] = what
         return what
@@ -216,24 +221,32 @@ class OpusGroup(dist.ProcessGroup):
         device = tensors[0].device.type if tensors else self._gated_device
         return DirectWork(job, self._lanes.get(device, self._lanes["cpu"]), work, tensors, operation)
 
-    def _domain_of(self, tensors: list[torch.Tensor]) -> GroupAnswer | None:
+    def _domain_of(self, tensors: list[torch.Tensor], kind: str) -> GroupAnswer | None:
         """The group's check-in, if these tensors need grants; host tensors of a GPU job use the front end."""
         if len(self._ranks) < 2 or (tensors and tensors[0].device.type != self._gated_device):
             return None
         answer = self._answer
         if answer is None:
-            answer = self._check_in()
+            answer = self._check_in(kind)
         return answer if answer.domain is Domain.SCALE_OUT else None
 
-    def _check_in(self) -> GroupAnswer:
+    def _check_in(self, kind: str) -> GroupAnswer:
         """Make the group known, at its first operation: torch describes a group only after it was made."""
         assert self._job is not None
         with self._checking_in:
             if self._answer is None:
                 name = group_name(self._ranks, self._ordinal)
-                label = dimension(self._description)
+                label = self._dimension(kind)
                 self._answer = self._job.check_in(name, self._ranks, label, self._ordinal)
             return self._answer
+
+    def _dimension(self, kind: str) -> str:
+        """By the operator's file, else as torch's description says, else by the group's first operation."""
+        if not self._label:
+            assert self._job is not None
+            said = self._job.label_of(self._ranks) or dimension(self._description)
+            self._label = dimension_by_use(kind) if said == UNKNOWN else said
+        return self._label
 
     # --- the rest of what torch asks of a group
 
@@ -281,7 +294,8 @@ class OpusGroup(dist.ProcessGroup):
     def _start_coalescing(self, device: torch.device) -> None:
         """Pass on, where nothing has to be granted; torch must forget about it when it is refused."""
         try:
-            if self._job is not None and self._domain_of([torch.empty(0, device=device)]) is not None:
+            nothing = torch.empty(0, device=device)
+            if self._job is not None and self._domain_of([nothing], "coalesced") is not None:
                 raise OpusRefusedError(
                     "not-supported",
                     f"coalesced operations on ranks {list(self._ranks)}, which are on several hosts; issue "
@@ -295,6 +309,37 @@ class OpusGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Any:
         return self._require_inner()._end_coalescing(device)
+
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,
+    ) -> OpusGroup | None:
+        """The group of these members, by their ranks in this one; None to others. Made anew, not split.
+
+        torch would split the inner communicator, and the child would use the rails without asking.
+        """
+        if self.rank() not in ranks:
+            return None
+        options = SimpleNamespace(
+            store=dist.PrefixStore(f"split/{group_name}", self.get_group_store()),
+            group_rank=ranks.index(self.rank()),
+            group_size=len(ranks),
+            timeout=timeout or distributed_c10d.default_pg_timeout,
+            group_id=group_name,
+            global_ranks_in_group=[self._ranks[member] for member in ranks],
+        )
+        backends = build_inner(options, opts)
+        inner = wrap_inner(options, backends)
+        members = tuple(options.global_ranks_in_group)
+        child = OpusGroup(self._job, members, options.group_rank, inner, backends)
+        child._set_group_name(GroupName(str(group_name)))
+        child._set_group_desc(group_desc or "undefined")
+        return child
 
     def shutdown(self) -> None:
         """Let operations finish, drop the inner backends; the default group leaves the job."""

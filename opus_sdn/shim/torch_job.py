@@ -27,6 +27,7 @@ from opus_sdn.shim.errors import (
     OpusJobFailed,
     OpusRefusedError,
 )
+from opus_sdn.shim.group_settings import label_of
 from opus_sdn.shim.links import LinkProbe
 from opus_sdn.shim.naming import rank_list
 from opus_sdn.shim.operations import Operation, OperationLog
@@ -145,6 +146,10 @@ class RankJob:
         """Whether messages with this rank stay inside the host, and need no grant."""
         hosts = self._enrolment.hosts
         return hosts[other] == hosts[self.rank] and not self._enrolment.force_scale_out
+
+    def label_of(self, ranks: Sequence[int]) -> str | None:
+        """The dimension that the operator's file gives these ranks."""
+        return label_of(self._settings.labels, ranks, self.world)
 
     def places(self, ranks: Sequence[int]) -> list[tuple[str, int]]:
         """Host and GPU slot of each of these ranks."""

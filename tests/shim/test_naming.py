@@ -6,7 +6,14 @@ import re
 
 import pytest
 
-from opus_sdn.shim.naming import dimension, group_name, pair_stream, rank_list, stride
+from opus_sdn.shim.naming import (
+    dimension,
+    dimension_by_use,
+    group_name,
+    pair_stream,
+    rank_list,
+    stride,
+)
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -76,3 +83,24 @@ def test_both_directions_of_a_pair_share_a_connection_named_in_group_order() -> 
     back = pair_stream("g", (4, 2, 0), source=4, destination=2)
     assert there.connection == back.connection == "g:4-2"
     assert (there.source, there.destination, back.source, back.destination) == (2, 4, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("send", "pp"),
+        ("recv", "pp"),
+        ("all_gather_single", "dp_shard"),
+        ("_allgather_base", "dp_shard"),
+        ("reduce_scatter_single", "dp_shard"),
+        ("reduce_scatter_tensor_coalesced", "dp_shard"),
+        ("all_to_all_single", "ep"),
+        ("alltoall_base", "ep"),
+        ("allreduce", "dp"),
+        ("allreduce_coalesced", "dp"),
+        ("allgather", "other"),
+        ("barrier", "other"),
+    ],
+)
+def test_where_nobody_says_the_dimension_its_first_operation_does(kind: str, wanted: str) -> None:
+    assert dimension_by_use(kind) == wanted
