@@ -43,6 +43,7 @@ from opus_sdn.intent.model import (
     Stream,
     StreamMark,
 )
+from opus_sdn.reconciler.runs import rfc3339
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.reconciler.waiters import Poll
 from opus_sdn.settings import Settings
@@ -201,6 +202,10 @@ def _rank_answer(answer: RankAnswer) -> dict[str, Any]:
         "arrivals": [_status(status) for status in answer.arrivals],
         "grants": [_grant(grant) for grant in answer.grants],
         "cut_requests": [],
+        "alarms": [
+            {"circuit": alarm.circuit, "switch": alarm.switch, "since": rfc3339(alarm.since)}
+            for alarm in answer.alarms
+        ],
         "failure": failure_fields(answer.failure) if answer.failure is not None else None,
     }
 

@@ -289,6 +289,14 @@ class ArrivalDocument(Document):
     reason: ReasonDocument | None
 
 
+class RankAlarmDocument(Document):
+    """A circuit that the rank holds is gone or dark. No failure: what runs over it may still end."""
+
+    circuit: str
+    switch: str
+    since: Time
+
+
 class RankAnswerDocument(Document):
     """What one rank is told. A failure ends the incarnation for all its ranks."""
 
@@ -296,6 +304,9 @@ class RankAnswerDocument(Document):
     arrivals: list[ArrivalDocument]
     grants: list[GrantDocument]
     cut_requests: Annotated[list[str], Field(description="Always empty in this version")]
+    alarms: Annotated[
+        list[RankAlarmDocument], Field(description="Of the circuits that the rank holds; 16 at most")
+    ]
     failure: FailureDocument | None
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from opus_sdn.intent.changes import CircuitsObserved
 from opus_sdn.intent.fabric import Circuit, CrossConnect, Terminal
 from opus_sdn.intent.job import JobCore, Lost
+from opus_sdn.intent.model import Alarm, RankKey
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.standing import Bar
 from opus_sdn.intent.state import CoreState, make_event
@@ -20,6 +22,7 @@ from opus_sdn.intent.switches import Away, Foreign, ForeignKind, Rival, Seen, Sw
 
 PAIRS_TOLD_MAX = 64  # in one event; the switch's representation has all of them
 RIVAL_FROM = 2  # vanishing once may be an accident
+ALARMS_MAX = 16  # told to one rank; the job's representation has all of them
 RIVALS_MAX = 4096  # pairs remembered on one switch: more than a switch has
 
 
@@ -191,6 +194,12 @@ def losses(state: CoreState, job: JobCore) -> tuple[Lost, ...]:
     return tuple(job.lost.values())
 
 
+def alarms_of(state: CoreState, job: JobCore, rank: int) -> tuple[Alarm, ...]:
+    """The alarms of what this rank holds, oldest first, the first few."""
+    mine = (lost for lost in losses(state, job) if rank in ranks_on(job, lost.circuit))
+    return tuple(Alarm(lost.circuit.id, lost.circuit.switch, lost.since) for lost in islice(mine, ALARMS_MAX))
+
+
 def ranks_on(job: JobCore, circuit: Circuit) -> list[int]:
     """Ranks that hold a run over this circuit."""
     return sorted(
@@ -305,15 +314,12 @@ def _live_in(state: CoreState, switch: SwitchState, seen: Seen) -> list[Circuit]
 
 
 def _alarm(state: CoreState, job: JobCore, kind: str, circuit: Circuit, **data: object) -> None:
+    ranks = ranks_on(job, circuit)
     state.ledger.event(
-        kind,
-        job,
-        rail=circuit.rail,
-        switch=circuit.switch,
-        circuit=circuit.id,
-        ranks=ranks_on(job, circuit),
-        **data,
+        kind, job, rail=circuit.rail, switch=circuit.switch, circuit=circuit.id, ranks=ranks, **data
     )
+    for rank in ranks:  # whoever polls is told now
+        state.ledger.wake_on_commit(RankKey(job.spec.name, job.incarnation, rank))
 
 
 def _text(pair: CrossConnect) -> str:

@@ -460,7 +460,8 @@ class Engine:
         failure = None
         if not core.running and core.settled_in <= committed:
             failure = core.failure or Failure(Problem.ABORTED, f"job {job} has ended")
-        return RankAnswer(rank, statuses, grants, failure)
+        alarms = drift.alarms_of(self.state, core, rank) if core.lost else ()
+        return RankAnswer(rank, statuses, grants, failure, alarms)
 
     # --- helpers --------------------------------------------------------------------------------------
 

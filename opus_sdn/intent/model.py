@@ -234,13 +234,26 @@ class ArrivalStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Alarm:
+    """A circuit that the rank holds is gone or dark. No failure: its operation may still end."""
+
+    circuit: str
+    switch: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class RankAnswer:
-    """What one rank is told: open arrivals, grants above its last acknowledged one, and a fatal cause."""
+    """What one rank is told: open arrivals, grants above its last acknowledged one, and a fatal cause.
+
+    `alarms`: circuits that it holds and that are not there, the first few.
+    """
 
     rank: int
     arrivals: tuple[ArrivalStatus, ...]
     grants: tuple[Grant, ...]
     failure: Failure | None
+    alarms: tuple[Alarm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

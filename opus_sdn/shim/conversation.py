@@ -17,6 +17,7 @@ from opus_sdn.intent.model import Grant, Stream
 
 NEWS_PER_REQUEST_MAX = 1000  # keeps a request under the 256 KiB that the controller takes from a rank
 EARLY_GRANTS_MAX = 8192  # beyond a gap; twice the arrivals that the controller lets a rank have open
+ALARMS_MAX = 16  # of one answer; a controller of this version sends no more
 
 
 class Kind(StrEnum):
@@ -46,21 +47,31 @@ class JobFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Alarm:
+    """A circuit that this rank holds is gone or dark, as `switch` says."""
+
+    circuit: str
+    switch: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One rank's part of an answer, and the start number of the controller that gave it."""
 
     start: int
     grants: tuple[Grant, ...] = ()
     failure: JobFailure | None = None
+    alarms: tuple[Alarm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What an answer brought that was not known: grants in order, a fatal cause, a controller's restart."""
+    """What an answer brought that was not known: grants in order, a fatal cause, alarms, a restart."""
 
     grants: tuple[Grant, ...] = ()
     failure: JobFailure | None = None
     restarted: bool = False
+    alarms: tuple[Alarm, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +113,7 @@ class Conversation:
         self._untold: dict[Subject, News] = {}
         self._urgent: set[Subject] = set()  # untold, in no request under way, and worth a request of its own
         self._early: dict[int, Grant] = {}
+        self._alarms: frozenset[Alarm] = frozenset()  # as of the newest answer
         self._hint: Subject | None = None  # the newest; it is said once and not again
 
     @property
@@ -239,7 +251,9 @@ class Conversation:
                 self._forget(subject)
         failure = answer.failure if self.failure is None else None
         self.failure = self.failure or failure
-        return Heard(self._in_order(answer.grants), failure)
+        fresh = tuple(alarm for alarm in answer.alarms if alarm not in self._alarms)
+        self._alarms = frozenset(answer.alarms[:ALARMS_MAX])
+        return Heard(self._in_order(answer.grants), failure, alarms=fresh[:ALARMS_MAX])
 
     def lost(self, letter: Letter) -> None:
         """No usable answer came: its news have to be said again."""

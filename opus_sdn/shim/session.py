@@ -348,6 +348,11 @@ class RankSession:
             heard = self._talk.answered(letter, answer)
         if heard.restarted:
             log.warning("controller restarted rank=%d start=%d", self.rank, answer.start)
+        for alarm in heard.alarms:
+            log.warning(
+                "circuit lost under this rank rank=%d circuit=%s switch=%s: operations over it may break",
+                *(self.rank, alarm.circuit, alarm.switch),
+            )
         self._tell_watchdog()
         for grant in heard.grants:
             self._on_grant(grant)

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from opus_sdn.intent.model import Domain, Grant, Stream
-from opus_sdn.shim.conversation import Answer, JobFailure
+from opus_sdn.shim.conversation import Alarm, Answer, JobFailure
 from opus_sdn.shim.errors import ControllerUnavailableError
 
 PREFIX = "/api/v1"
@@ -98,7 +98,10 @@ def read_answer(body: Mapping[str, Any], rank: int) -> Answer:
         mine = next(entry for entry in body["ranks"] if entry["rank"] == rank)
         grants = tuple(_grant(fields) for fields in mine["grants"])
         failure = mine["failure"]
-        return Answer(start, grants, _failure(failure) if failure is not None else None)
+        alarms = tuple(
+            Alarm(str(alarm["circuit"]), str(alarm["switch"])) for alarm in mine.get("alarms") or ()
+        )
+        return Answer(start, grants, _failure(failure) if failure is not None else None, alarms)
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as wrong:
         raise _garbled("a rank's news", wrong) from None
 

@@ -12,7 +12,7 @@ from opus_sdn.api import fabric_keeper
 from opus_sdn.drivers.emulated import EmulatedDriver, EmulatedSwitch
 from opus_sdn.drivers.registry import open_driver
 from opus_sdn.intent.fabric import CrossConnect, Side, Switch, Terminal
-from tests.api.world import PREFIX, Controller, controller, fabric, job, wait_until
+from tests.api.world import PATIENCE_S, PREFIX, Controller, controller, fabric, job, wait_until
 
 # Three hosts of two ports: right of h0 (1) to left of h1 (2) is the ring of ranks 0 and 1; 6, 7 are no ports.
 RING = [(1, 2), (2, 1)]
@@ -114,6 +114,18 @@ def test_a_circuit_lost_under_a_lock_is_an_alarm_on_its_job(
     observe(opus)
     wait_until(lambda: opus.get("/jobs/j")["alarms"] == [], "the circuit is made again")
     assert opus.get("/events", kind="circuit.restored")["events"]
+
+
+def test_a_rank_that_waits_for_news_is_told_of_an_alarm_at_once(
+    opus: Controller, devices: list[EmulatedSwitch]
+) -> None:
+    hold_ring(opus)
+    poll = opus.later(opus.say, 0, last_grant=1, wait_s=60)
+    wait_until(lambda: opus.http.get("/readyz").status_code == 200, "the poll stands")
+    somebody(devices[-1], remove=RING, add=[(1, 6)])
+    observe(opus)
+    (alarm,) = poll.result(PATIENCE_S)["alarms"] or opus.say(0, last_grant=1)["alarms"]
+    assert without_since([alarm]) == [{"circuit": "h0:0:1--h1:0:0", "switch": "ocs0"}]
 
 
 def test_why_a_rail_is_held_up_is_the_same_in_every_place(

@@ -10,7 +10,7 @@ import pytest
 from opus_sdn.intent import drift
 from opus_sdn.intent.changes import CircuitsObserved
 from opus_sdn.intent.fabric import CrossConnect, DriftPolicy, Fabric
-from opus_sdn.intent.model import Arrival, CoreSettings, Stream
+from opus_sdn.intent.model import Alarm, Arrival, CoreSettings, Stream
 from opus_sdn.intent.reasons import Reason
 from opus_sdn.intent.switches import ForeignKind
 from tests.intent.bench import NOON, Bench
@@ -241,6 +241,29 @@ def test_a_circuit_that_vanishes_under_a_lock_is_an_alarm_and_is_made_again(benc
     assert facts(bench, "circuit.restored")["dark_s"] == 2.5
     assert drift.losses(bench.engine.state, job) == ()
     assert len(bench.events("circuit.lost")) == 1
+
+
+def test_the_ranks_that_hold_it_are_told_at_once_and_nobody_else(bench: Bench) -> None:
+    hold_ab(bench)
+    bench.arrive(CD, 0, 2, 3)
+    bench.play()
+    bench.woken.clear()
+    bench.lit["ocs0"] = pairs((2, 3))
+    bench.observe()
+    bench.pump()
+    alarm = Alarm("h0:0:0--h1:0:0", "ocs0", bench.now)
+    assert [bench.answer(rank).alarms for rank in range(4)] == [(alarm,), (alarm,), (), ()]
+    assert [key.rank for key in bench.woken] == [0, 1]
+    bench.play()
+    assert bench.answer(0).alarms == ()
+
+
+def test_a_rank_is_told_so_many_alarms_and_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "ALARMS_MAX", 0)
+    hold_ab(bench)
+    bench.lit["ocs0"] = set()
+    bench.observe()
+    assert bench.answer(0).alarms == ()
 
 
 def test_a_repair_that_fails_is_tried_again_after_a_pause(bench: Bench) -> None:

@@ -247,6 +247,7 @@ class SmallController:
                         {"no": g.no, **_fields(g.stream), "n": g.n, "length": g.length} for g in answer.grants
                     ],
                     "cut_requests": [],
+                    "alarms": [{"circuit": a.circuit, "switch": a.switch} for a in answer.alarms],
                     "failure": _failure(answer.failure) if answer.failure else None,
                 }
             ],

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from opus_sdn.intent.model import Grant, Stream
-from opus_sdn.shim.conversation import NEWS_PER_REQUEST_MAX, Answer, Conversation, JobFailure, Letter
+from opus_sdn.shim.conversation import (
+    ALARMS_MAX,
+    NEWS_PER_REQUEST_MAX,
+    Alarm,
+    Answer,
+    Conversation,
+    JobFailure,
+    Letter,
+)
 
 RING = Stream("ring")
 MESSAGES = Stream("g:0-1", 0, 1)
@@ -46,6 +54,20 @@ def test_a_grant_that_comes_again_is_not_handed_on_again() -> None:
     assert talk.answered(talk.compose(), granted(1, 2)).grants == ()
     assert talk.holding == 2
     assert talk._early == {}  # nor is it kept
+
+
+def test_an_alarm_is_handed_on_once_and_again_when_it_is_back() -> None:
+    talk = talk_with(1)
+    here, there = Alarm("a--b", "ocs0"), Alarm("c--d", "ocs0")
+    told = [(), (here,), (here,), (here, there), (there,), (here, there), ()]
+    heard = [talk.answered(talk.compose(), Answer(1, alarms=alarms)).alarms for alarms in told]
+    assert heard == [(), (here,), (), (there,), (), (here,), ()]
+
+
+def test_a_flood_of_alarms_is_cut() -> None:
+    talk = talk_with(1)
+    flood = tuple(Alarm(f"{i}", "ocs0") for i in range(1000))
+    assert len(talk.answered(talk.compose(), Answer(1, alarms=flood)).alarms) == ALARMS_MAX
 
 
 def test_a_grant_for_what_was_never_asked_for_counts_but_is_not_handed_on() -> None:

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from opus_sdn.intent.changes import JobState
+from opus_sdn.intent.fabric import DriftPolicy
 from opus_sdn.intent.model import CoreSettings, Grant, Stream
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.errors import ControllerError, ForkedProcessError, OpusError, OpusJobFailed
@@ -110,6 +112,28 @@ def test_an_operation_is_granted_when_all_have_arrived_and_not_before() -> None:
             for rank in (a, b):
                 rank.wait(lambda rank=rank: len(rank.grants) == 1)  # type: ignore[misc]
                 assert rank.grants == [Grant(1, RING, 0, 1)]
+
+
+def test_a_circuit_that_is_lost_under_a_rank_is_a_warning_in_its_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fabric = a_fabric(gpus=1)
+    only_told = tuple(replace(rail, drift=DriftPolicy.OBSERVE) for rail in fabric.rails)
+    with SmallController(replace(fabric, rails=only_told)) as controller:
+        declare(controller)
+        with ranks_of(controller) as (a, b):
+            for rank in (a, b):
+                rank.holds = True
+                rank.session.arrive(RING, 0)
+            for rank in (a, b):
+                rank.wait(lambda rank=rank: len(rank.grants) == 1)  # type: ignore[misc]
+            with controller.changed:
+                (name,) = controller.engine.state.switches
+                controller.engine.observe(time.time(), name, frozenset())
+            for n in range(3):
+                a.session.arrive(OTHER, n)
+            eventually(lambda: "circuit lost under this rank rank=0" in caplog.text)
+            assert caplog.text.count("circuit lost under this rank rank=0") == 1
 
 
 def test_news_are_said_at_once_although_a_long_poll_stands() -> None:
