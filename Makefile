@@ -17,12 +17,15 @@ PYTEST_ARGS ?=
 # `no` leaves out the tests that need PostgreSQL's programs; else they are installed where that is possible.
 POSTGRES ?= yes
 export OPUS_TEST_POSTGRES := $(POSTGRES)
+# `no` leaves out the tests that look at pages in a browser; else it is installed where that is possible.
+CHROMIUM ?= yes
+export OPUS_TEST_CHROMIUM := $(CHROMIUM)
 # How many times the usual number of seeds `make soak` runs.
 SCALE ?= 20
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)
 
-.PHONY: help install postgres demo demo-polatis test lint bench soak openapi clean
+.PHONY: help install postgres chromium demo demo-polatis test lint bench soak openapi clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS=$$'\t' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
@@ -62,13 +65,23 @@ postgres: $(STAMP) ## PostgreSQL's programs for the tests: found, or installed b
 	    $(BIN)/python -m tests.postgres || { $(BIN)/python -m tests.postgres why >&2; exit 1; }
 	fi
 
+chromium: $(STAMP) ## a headless Chromium for the tests of pages: found, or installed by apt-get as root
+	@if [ "$(CHROMIUM)" != no ] && ! $(BIN)/python -m tests.chromium; then
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	        echo "installing Chromium for the tests (apt-get install chromium)" >&2
+	        apt-get update -qq >&2
+	        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >&2
+	    fi
+	    $(BIN)/python -m tests.chromium || { $(BIN)/python -m tests.chromium why >&2; exit 1; }
+	fi
+
 demo: $(STAMP) ## two and eight real PyTorch ranks train through the controller; report in build/demo/
 	@$(BIN)/python -m opus_sdn.demo
 
 demo-polatis: $(STAMP) ## the eight ranks through an emulated Polatis over RESTCONF; report in build/demo-polatis/
 	@$(BIN)/python -m opus_sdn.demo.polatis
 
-test: $(STAMP) postgres ## all tests but the soak; the pure core with full branch coverage
+test: $(STAMP) postgres chromium ## all tests but the soak; the pure core with full branch coverage
 	@echo "every branch of the pure core:" >&2
 	$(BIN)/python -m pytest -q tests/intent --ignore=tests/intent/test_programs.py --ignore=tests/intent/test_mutants.py \
 	    --cov=opus_sdn.intent --cov-branch --cov-fail-under=100 $(PYTEST_ARGS)

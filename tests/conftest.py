@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests import chromium as browser
 from tests.postgres import MISSING, PostgresServer, binaries
 
 # A loaded machine makes any one example slow, which says nothing about the code.
@@ -26,3 +28,15 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.remove()
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> browser.Chromium:
+    """A headless browser. Where it is missing tests fail."""
+    if os.environ.get("OPUS_TEST_CHROMIUM") == "no":
+        pytest.skip("Chromium is left out, as OPUS_TEST_CHROMIUM=no says")
+    if browser.program() is None:
+        pytest.fail(browser.MISSING)
+    folder = tmp_path / "chromium"
+    folder.mkdir()
+    return browser.Chromium(folder)

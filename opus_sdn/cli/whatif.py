@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from opus_sdn.cli import whatif_cost
+from opus_sdn.cli import whatif_cost, whatif_figure, whatif_study
 from opus_sdn.cli.codes import ExitCode
 from opus_sdn.whatif.engine import DERIVE, SEMANTICS, Step, load_step, make_scenario, replay
 from opus_sdn.whatif.errors import CannotFinishError, InputError, WorkerLostError
@@ -150,6 +150,8 @@ def _parser() -> argparse.ArgumentParser:
         help="keep finished points here, and go on with what is missing",
     )
     many.set_defaults(command=_sweep)
+    whatif_study.add_to(commands)
+    whatif_figure.add_to(commands)
     whatif_cost.add_to(commands)
     return parser
 

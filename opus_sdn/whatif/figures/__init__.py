@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.figures.model import Compared, Figure, Panel, Series
@@ -15,20 +16,33 @@ from opus_sdn.whatif.figures.model import Compared, Figure, Panel, Series
 Done = Callable[[int, int], None]
 
 # Each module has `run(*, quick: bool, jobs: int | None, done: Done | None) -> Figure`.
-FIGURES: dict[str, str] = {}
+FIGURES: dict[str, str] = {
+    "9": "opus_sdn.whatif.figures.f09",
+}
 
 __all__ = ["FIGURES", "Compared", "Done", "Figure", "Panel", "Series", "run_figure"]
 
 
 def run_figure(
-    number: str, *, quick: bool = False, jobs: int | None = None, done: Done | None = None
+    number: str,
+    *,
+    quick: bool = False,
+    jobs: int | None = None,
+    done: Done | None = None,
+    parameters: Path | None = None,
 ) -> Figure:
     """Compute a figure; `quick` with fewer points. `done(finished, all)` is called on the way.
 
-    Raises InputError for a number that is none of FIGURES.
+    `parameters` is a file for the figures that have one. Raises InputError, also for a number that is none
+    of FIGURES.
     """
     if number not in FIGURES:
         raise InputError(f"figures are {', '.join(FIGURES)}", file="figure", field="number", value=number)
     module = importlib.import_module(FIGURES[number])
-    figure: Figure = module.run(quick=quick, jobs=jobs, done=done)
+    more: dict[str, Path] = {}
+    if parameters is not None:
+        if not hasattr(module, "Parameters"):
+            raise InputError(f"figure {number} has no parameter file", file=parameters)
+        more["parameters"] = parameters
+    figure: Figure = module.run(quick=quick, jobs=jobs, done=done, **more)
     return figure

@@ -17,7 +17,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes; labels carry units. With `bars`, x are positions, which `ticks` name."""
+    """One pair of axes; labels carry units. With `bars`, x are positions, which `ticks` name.
+    Logarithmic axes are linear near 0, so that 0 and what is below it have a place."""
 
     title: str
     x_label: str
@@ -25,6 +26,7 @@ class Panel:
     series: tuple[Series, ...]
     kind: Literal["line", "bars", "cdf"] = "line"
     log_x: bool = False
+    log_y: bool = False
     ticks: tuple[str, ...] = ()
 
 

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.inputs.text import read_yaml
 
+# How a union of a name and a mapping calls its two forms in pydantic's errors: no key of any file.
+NAME, FIELDS = "<name>", "<fields>"
+
 
 class Part(BaseModel):
     """A mapping of such a file: names it does not know and values of another type are errors."""
@@ -36,12 +39,12 @@ def checked(found: dict[Any, Any], model: type[M], file: Path | str) -> M:
 
 
 def _refusal(first: Any, model: type[BaseModel], file: Path | str) -> InputError:
-    place = first["loc"]
+    place = tuple(part for part in first["loc"] if part not in (NAME, FIELDS))
     field = ".".join(str(part) for part in place) or "the document"
     if first["type"] == "extra_forbidden":
         known = sorted(_names_at(model, place[:-1]))
-        near = get_close_matches(str(place[-1]), known, n=1)
-        did = f"did you mean {near[0]!r}? " if near else ""
+        near = [repr(name) for name in get_close_matches(str(place[-1]), known, n=2)]
+        did = f"did you mean {' or '.join(near)}? " if near else ""
         return InputError(f"no such key; {did}known here: {', '.join(known)}", file=file, field=field)
     if first["type"] == "missing":
         return InputError("the key is missing", file=file, field=field)

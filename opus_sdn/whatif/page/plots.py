@@ -29,6 +29,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "--")
 FILLS = ("#333333", "#c9c9c9", "#ffffff", "#8f8f8f", "#e6e6e6", "#6a6a6a", "#b0b0b0", "#f4f4f4")
 PUBLISHED = "published"
+MANY_DECADES = 2000.0
 WIDTH_IN, HEIGHT_IN = 5.2, 3.4
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -104,7 +105,7 @@ def _lines(ax: Any, panel: Panel) -> None:
         else:
             dash = DASHES[number % len(DASHES)]
             ax.plot(x, y, color=colour, ls=dash, marker=mark, ms=4, lw=1.5, label=series.name)
-    _x_axis(ax, panel)
+    _scales(ax, panel)
     _titles(ax, panel)
 
 
@@ -120,20 +121,41 @@ def _steps(ax: Any, panel: Panel) -> None:
             lw=1.5,
             label=series.name,
         )
-    _x_axis(ax, panel)
+    _scales(ax, panel)
     _titles(ax, panel)
 
 
-def _x_axis(ax: Any, panel: Panel) -> None:
+def _scales(ax: Any, panel: Panel) -> None:
     if panel.log_x:
-        lowest = min((x for series in panel.series for x in series.x if x > 0), default=1.0)
-        has_zero = any(x <= 0 for series in panel.series for x in series.x)
-        if has_zero:  # zero has a place, left of the smallest value
-            ax.set_xscale("symlog", linthresh=lowest)
-        else:
-            ax.set_xscale("log")
+        _logarithmic(ax.set_xscale, ax.xaxis, [x for series in panel.series for x in series.x])
+    if panel.log_y:
+        ys = [y for series in panel.series for y in series.y if y is not None]
+        _logarithmic(ax.set_yscale, ax.yaxis, ys)
     if panel.ticks:
         ax.set_xticks(range(len(panel.ticks)), panel.ticks)
+
+
+def _logarithmic(set_scale: Callable[..., None], axis: Any, values: Sequence[float]) -> None:
+    """A logarithmic axis; where there is 0 or less, it is linear up to the smallest value, 1 at most.
+
+    Numbers are written out, at 1, 2 and 5 of every decade as long as these are few.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, SymmetricalLogLocator
+
+    sizes = [abs(value) for value in values if value]
+    smallest, largest = min(sizes, default=1.0), max(sizes, default=1.0)
+    subs = [1, 2, 5] if largest / smallest < MANY_DECADES else [1]
+    if min(values, default=0) > 0:
+        set_scale("log")
+        locator: Any = LogLocator(subs=subs, numticks=20)
+    else:
+        edge = min(max(smallest, 1e-3), 1.0)
+        subs = [1, 2, 5] if largest / edge < MANY_DECADES else [1]
+        set_scale("symlog", linthresh=edge)
+        locator = SymmetricalLogLocator(base=10, linthresh=edge, subs=subs)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _bars(ax: Any, panel: Panel) -> None:
