@@ -69,6 +69,7 @@ def program() -> str | None:
 class Chromium:
     """The browser, with a folder for what it writes."""
 
+    program: str
     folder: Path
 
     def requests(self, page: Path) -> list[str]:
@@ -98,10 +99,8 @@ class Chromium:
         return measured
 
     def _run(self, page: Path, *arguments: str) -> str:
-        browser = program()
-        assert browser is not None, MISSING
         profile = f"--user-data-dir={self.folder / 'profile'}"
-        command = [browser, *QUIET, profile, *arguments, page.resolve().as_uri()]
+        command = [self.program, *QUIET, profile, *arguments, page.resolve().as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -30,13 +29,12 @@ def postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-@pytest.fixture
-def chromium(tmp_path: Path) -> browser.Chromium:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> browser.Chromium:
     """A headless browser. Where it is missing tests fail."""
     if os.environ.get("OPUS_TEST_CHROMIUM") == "no":
         pytest.skip("Chromium is left out, as OPUS_TEST_CHROMIUM=no says")
-    if browser.program() is None:
+    found = browser.program()
+    if found is None:
         pytest.fail(browser.MISSING)
-    folder = tmp_path / "chromium"
-    folder.mkdir()
-    return browser.Chromium(folder)
+    return browser.Chromium(found, tmp_path_factory.mktemp("chromium"))

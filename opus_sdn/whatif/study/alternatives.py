@@ -9,7 +9,7 @@ from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.scenario import Mode
 from opus_sdn.whatif.study.prepare import Job
 from opus_sdn.whatif.study.runs import Runs, Setting
-from opus_sdn.whatif.workload.plan import DATAFLOW, INTERLEAVED, SCHEDULES
+from opus_sdn.whatif.workload.plan import DATAFLOW, INTERLEAVED, ONE_F_ONE_B, PHYSICAL, SCHEDULES
 
 PATIENCE_MS = 200
 
@@ -54,8 +54,9 @@ def alternatives(job: Job) -> Iterator[Alternative]:
         yield Alternative(name, {}, mode=Mode.STATIC)  # nothing is ever moved: all links are up at once
     yield Alternative("reductions behind the last message", {"defer_reductions": True})
     yield Alternative(f"reductions yield to messages for {PATIENCE_MS} ms", {"ring_patience_ms": PATIENCE_MS})
-    for schedule in SCHEDULES:
-        if schedule not in (DATAFLOW, job.parallelism.schedule):
+    own = job.parallelism.schedule or ONE_F_ONE_B
+    for schedule in SCHEDULES if job.parallelism.pp > 1 and job.preset == PHYSICAL else ():
+        if schedule not in (DATAFLOW, own):
             yield Alternative(f"schedule {schedule}", {}, _scheduled(schedule))
 
 

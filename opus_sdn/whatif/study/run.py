@@ -110,6 +110,7 @@ def _advice(
 
 def _limit_document(limit: Limit, setting: Setting) -> dict[str, Any]:
     return asdict(limit) | {
+        "changes": [asdict(change) for change in limit.changes],
         "largest_switch_ms": limit.switch_ms(setting),
         "largest_link_up_ms": limit.link_up_ms(setting),
         "control_ms": setting.control_ms,
