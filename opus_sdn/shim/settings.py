@@ -51,6 +51,14 @@ class Mode(StrEnum):
     PROVISION = "provision"
 
 
+class NcclCheck(StrEnum):
+    """What becomes of a group whose circuits NCCL would leave, as its environment tells it."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+    OFF = "off"
+
+
 class Address(NamedTuple):
     """Where the controller listens."""
 
@@ -91,6 +99,7 @@ class ShimSettings:
     sysfs: Path = SYSFS_DEFAULT
     retry_budget: RetryBudget | None = None
     trace_dir: Path | None = None
+    nccl_check: NcclCheck = NcclCheck.REFUSE
     labels: Labels = field(default_factory=dict)  # dimensions by rank list
 
 
@@ -125,6 +134,7 @@ def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames |
         watchdog=env.get("OPUS_WATCHDOG", "").strip() == "" or _flag(env, "OPUS_WATCHDOG"),
         links=links,
         sysfs=sysfs,
+        nccl_check=_choice(env, "OPUS_NCCL_CHECK", NcclCheck, NcclCheck.REFUSE),
         labels=labels_in(env),
         retry_budget=retry_budget_in(env),
         trace_dir=_new_folder(env, "OPUS_TRACE_DIR"),

@@ -41,10 +41,10 @@ class CudaLane:
         self._relax = relax or relax_capture_mode
         self._thread = threading.local()
 
-    def capture(self, call: Call, tensors: list[torch.Tensor], device: Any = None) -> Call:
+    def capture(self, call: Call, tensors: list[torch.Tensor]) -> Call:
         """Remember device and stream position of the caller. Refuses while a CUDA graph is captured.
 
-        `device`: of a call without tensors, a barrier's; None for the caller's current one.
+        The device is the tensors', never the one that a rank's number suggests; a barrier's the current one.
         """
         cuda = self._cuda
         if cuda.is_current_stream_capturing():
@@ -53,10 +53,7 @@ class CudaLane:
                 "an operation that needs a grant cannot be captured in a CUDA graph: a replay would not ask "
                 "for its circuits; capture the step without communication across hosts",
             )
-        if tensors:
-            device = tensors[0].device
-        elif device is None:
-            device = torch.device("cuda", cuda.current_device())
+        device = tensors[0].device if tensors else torch.device("cuda", cuda.current_device())
         ready = cuda.Event()
         ready.record(cuda.current_stream(device))
 

@@ -111,7 +111,7 @@ class OpusGroup(dist.ProcessGroup):
         if self._job is None:
             return getattr(inner, name)(*args, **kwargs)
         tensors = list(tensors_in(args))
-        answer = self._domain_of(tensors, name)
+        answer = None if self._is_for_hosts(args, kwargs) else self._domain_of(tensors, name)
         if answer is None:
             return self._direct(name, args, kwargs, tensors)
         if name in ALL_TO_ALLS and answer.ring is not None:
@@ -218,7 +218,8 @@ class OpusGroup(dist.ProcessGroup):
             if is_broken_connection(failed):
                 raise job.explain(failed, None) from failed
             raise
-        device = tensors[0].device.type if tensors else self._gated_device
+        on_host = self._is_for_hosts(args, kwargs)
+        device = tensors[0].device.type if tensors else "cpu" if on_host else self._gated_device
         return DirectWork(job, self._lanes.get(device, self._lanes["cpu"]), work, tensors, operation)
 
     def _domain_of(self, tensors: list[torch.Tensor], kind: str) -> GroupAnswer | None:
@@ -230,6 +231,13 @@ class OpusGroup(dist.ProcessGroup):
             answer = self._check_in(kind)
         return answer if answer.domain is Domain.SCALE_OUT else None
 
+    def _is_for_hosts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """A barrier of a GPU job that torch has put on the host: its options say it, as it has no tensors."""
+        if self._gated_device == "cpu":
+            return False
+        devices = [getattr(options, "device", None) for options in (*args, *kwargs.values())]
+        return any(isinstance(d, torch.device) and d.type == "cpu" for d in devices)
+
     def _check_in(self, kind: str) -> GroupAnswer:
         """Make the group known, at its first operation: torch describes a group only after it was made."""
         assert self._job is not None
@@ -237,7 +245,10 @@ class OpusGroup(dist.ProcessGroup):
             if self._answer is None:
                 name = group_name(self._ranks, self._ordinal)
                 label = self._dimension(kind)
-                self._answer = self._job.check_in(name, self._ranks, label, self._ordinal)
+                answer = self._job.check_in(name, self._ranks, label, self._ordinal)
+                if self._gated_device == "cuda" and answer.ring is not None:
+                    self._job.require_fit(self._ranks, answer.ring.circuits)
+                self._answer = answer
             return self._answer
 
     def _dimension(self, kind: str) -> str:

@@ -30,9 +30,10 @@ from opus_sdn.shim.errors import (
 from opus_sdn.shim.group_settings import label_of
 from opus_sdn.shim.links import LinkProbe
 from opus_sdn.shim.naming import rank_list
+from opus_sdn.shim.nccl_fit import check_nccl
 from opus_sdn.shim.operations import Operation, OperationLog
 from opus_sdn.shim.session import UNREACHABLE, RankSession
-from opus_sdn.shim.settings import ShimSettings
+from opus_sdn.shim.settings import NcclCheck, ShimSettings
 from opus_sdn.shim.torch_issue import IssueQueue
 from opus_sdn.shim.torch_lanes import Call, Lane
 from opus_sdn.shim.torch_works import DirectWork, GatedWork
@@ -81,6 +82,7 @@ class RankJob:
         self._ordinals: dict[tuple[int, ...], int] = {}
         self._groups: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self._circuits: dict[str, tuple[str, ...]] = {}
+        self._doubted: set[str] = set()
         self._witness = WitnessClient(settings.witness) if settings.witness is not None else None
         self._failed: OpusJobFailed | None = None
         self._has_failed = threading.Event()
@@ -150,6 +152,20 @@ class RankJob:
     def label_of(self, ranks: Sequence[int]) -> str | None:
         """The dimension that the operator's file gives these ranks."""
         return label_of(self._settings.labels, ranks, self.world)
+
+    def require_fit(self, ranks: Sequence[int], circuits: Sequence[str]) -> None:
+        """NCCL must talk along these circuits. Raises OpusRefusedError; lesser doubts are logged once."""
+        if self._settings.nccl_check is NcclCheck.OFF:
+            return
+        for finding in check_nccl(os.environ, ranks, self.places(ranks), circuits):
+            if finding.refuse and self._settings.nccl_check is NcclCheck.REFUSE:
+                raise OpusRefusedError(
+                    "nccl-does-not-fit",
+                    f"group of ranks {list(ranks)}: {finding}, or OPUS_NCCL_CHECK=warn to try it as it is",
+                )
+            if finding.variable not in self._doubted:
+                self._doubted.add(finding.variable)
+                log.warning("NCCL may leave the circuits rank=%d: %s", self.rank, finding)
 
     def places(self, ranks: Sequence[int]) -> list[tuple[str, int]]:
         """Host and GPU slot of each of these ranks."""
