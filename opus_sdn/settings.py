@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     carrier_s: Seconds = Field(
         60.0, description="The same for circuits with light, on rails whose grants wait for the NICs' links"
     )
+    run_length_max: Count = Field(
+        4096, ge=1, le=1_000_000, description="Most operations of a connection that are granted as one run"
+    )
     overtake_max: Count = Field(
         8, ge=0, le=10_000, description="How often others may overtake one waiting intent"
     )

@@ -22,6 +22,7 @@ from opus_sdn.api.former import FormerJobs
 from opus_sdn.api.schemas import (
     ArrivalsRequest,
     WireArrival,
+    WireCut,
     WireHeld,
     WireHint,
     WireMark,
@@ -33,6 +34,8 @@ from opus_sdn.intent.errors import CoreError, Failure
 from opus_sdn.intent.model import (
     Arrival,
     ArrivalStatus,
+    Cut,
+    CutRequest,
     Grant,
     Hint,
     RankAnswer,
@@ -89,7 +92,7 @@ async def serve(state: State, job: str, scope: Scope, receive: Receive) -> bytes
     except ValidationError as error:
         raise problems.refused_by(error) from None
     runtime.require_ready()
-    if any(r.arrivals or r.releases or r.leave or r.session is not None for r in request.ranks):
+    if any(r.arrivals or r.releases or r.cut or r.leave or r.session is not None for r in request.ranks):
         runtime.take_on()  # who only asks is answered, and counts as alive, whatever waits for the disk
     news = [news_of(rank) for rank in request.ranks]
     try:
@@ -157,6 +160,7 @@ def news_of(rank: WireRank) -> RankNews:
         rank.leave,
         tuple([_hint(hint) for hint in rank.hints]),
         session_of(rank.session) if rank.session is not None else None,
+        tuple([_cut(cut) for cut in rank.cut]),
     )
 
 
@@ -183,6 +187,10 @@ def _release(wire: WireRelease) -> Release:
     return Release(Stream(wire.connection, wire.source, wire.destination), wire.n, wire.length)
 
 
+def _cut(wire: WireCut) -> Cut:
+    return Cut(Stream(wire.connection), wire.n, wire.issued, wire.length)
+
+
 def _hint(wire: WireHint) -> Hint:
     return Hint(Stream(wire.connection, wire.source, wire.destination), wire.n)
 
@@ -201,7 +209,7 @@ def _rank_answer(answer: RankAnswer) -> dict[str, Any]:
         "rank": answer.rank,
         "arrivals": [_status(status) for status in answer.arrivals],
         "grants": [_grant(grant) for grant in answer.grants],
-        "cut_requests": [],
+        "cut_requests": [_cut_request(request) for request in answer.cuts],
         "alarms": [
             {"circuit": alarm.circuit, "switch": alarm.switch, "since": rfc3339(alarm.since)}
             for alarm in answer.alarms
@@ -235,6 +243,17 @@ def _grant(grant: Grant) -> dict[str, Any]:
         "destination": destination,
         "n": grant.n,
         "length": grant.length,
+    }
+
+
+def _cut_request(request: CutRequest) -> dict[str, Any]:
+    connection, source, destination = request.stream
+    return {
+        "connection": connection,
+        "source": source,
+        "destination": destination,
+        "n": request.n,
+        "length": request.length,
     }
 
 

@@ -297,13 +297,25 @@ class RankAlarmDocument(Document):
     since: Time
 
 
+class CutRequestDocument(Document):
+    """A run that a member leaves: with length null the rank is to stop in it and say how far it is."""
+
+    connection: str
+    source: int | None
+    destination: int | None
+    n: Annotated[int, Field(description="First operation of the run")]
+    length: Annotated[int | None, Field(description="Operations that it has now; null: not decided yet")]
+
+
 class RankAnswerDocument(Document):
     """What one rank is told. A failure ends the incarnation for all its ranks."""
 
     rank: int
     arrivals: list[ArrivalDocument]
     grants: list[GrantDocument]
-    cut_requests: Annotated[list[str], Field(description="Always empty in this version")]
+    cut_requests: Annotated[
+        list[CutRequestDocument], Field(description="Runs that the rank holds and a member leaves")
+    ]
     alarms: Annotated[
         list[RankAlarmDocument], Field(description="Of the circuits that the rank holds; 16 at most")
     ]

@@ -153,6 +153,15 @@ EXAMPLES: dict[Problem, tuple[str, dict[str, object]]] = {
         ),
         {"rank": 0},
     ),
+    Problem.RUN_DEVIATION: (
+        (
+            "rank 0 waits in operation 2 of pp:0-2[2>0] after 2 operations of the run [12, 15) of dp-0-1; "
+            "ranks 1 have issued 3, which end only when rank 0 issues them too, and until then the run is in "
+            "the way of what it waits for; let all members leave the run at the same operation, or train "
+            "without a phase table"
+        ),
+        {"rank": 0},
+    ),
     Problem.TAG_ORDER: (
         (
             "message 3 of pp-0-2:0-2[0>2]: the two ends name different tags (rank 0: 7, rank 2: 8); "

@@ -296,6 +296,17 @@ class WireRelease(_Wire):
     length: Annotated[Length, Field(description="Operations of the run")] = 1
 
 
+class WireCut(_Wire):
+    """The rank leaves a run that it holds, or answers how far it is in it; it goes no further until told."""
+
+    connection: ConnectionName
+    n: Annotated[int, Field(ge=0, le=WHOLE_MAX, description="First operation of the run")]
+    issued: Annotated[Length, Field(description="Operations of the run that the rank's program has called")]
+    length: Annotated[
+        Length | None, Field(description="Operations of the run as this rank was told; null: not told yet")
+    ] = None
+
+
 class WireHint(_Wire):
     """The rank expects to need this operation next. Accepted, and of no effect in this version."""
 
@@ -348,6 +359,9 @@ class WireRank(_Wire):
     arrivals: Annotated[list[WireArrival], Field(max_length=4096)] = []
     releases: Annotated[list[WireRelease], Field(max_length=4096)] = []
     hints: Annotated[list[WireHint], Field(max_length=4096)] = []
+    cut: Annotated[
+        list[WireCut], Field(max_length=4096, description="Runs that the rank leaves before their end")
+    ] = []
     leave: Annotated[bool, Field(description="The rank is done and holds nothing")] = False
     session: Annotated[
         WireSession | None,

@@ -136,6 +136,7 @@ async def open_term(
 def core_settings(settings: Settings) -> CoreSettings:
     """The core's part of the settings."""
     return CoreSettings(
+        run_length_max=settings.run_length_max,
         overtake_max=settings.overtake_max,
         overtake_s=settings.overtake_ms / 1e3,
         ring_patience_s=settings.ring_patience_ms / 1e3,

@@ -111,6 +111,17 @@ class RunGranted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunCut:
+    """A held run ends earlier: its locks, and the stream's mark, are those of [n, n + length) now."""
+
+    job: str
+    incarnation: int
+    stream: Stream
+    n: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class LocksReleased:
     """These ranks let go of one run; the rank's released mark becomes n + length."""
 
@@ -224,6 +235,7 @@ Change = (
     | GroupChecked
     | RankLeft
     | RunGranted
+    | RunCut
     | LocksReleased
     | CircuitsOwned
     | IntentMoved

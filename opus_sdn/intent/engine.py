@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from opus_sdn.intent import (
     admission,
+    cutting,
     directives,
     drift,
     dry_run,
@@ -38,6 +39,7 @@ from opus_sdn.intent.model import (
     ArrivalState,
     ArrivalStatus,
     CoreSettings,
+    Cut,
     GroupSpec,
     GroupView,
     Hint,
@@ -258,6 +260,8 @@ class Engine:
                 self._arrive(now, core, item.rank, arrival)
             for hint in item.hints:
                 take_hint(core, item.rank, hint)
+            for cut in item.cuts:
+                self._cut(core, item.rank, cut)
             for release in item.releases:
                 stream = core.streams[release.stream]
                 failing.release(self.state, core, item.rank, stream, release.n + release.length)
@@ -442,7 +446,7 @@ class Engine:
             return core.settled_in <= committed
         return any(
             grant.no > last_grant and batch <= committed for grant, batch in core.ranks[rank].unacknowledged
-        )
+        ) or bool(cutting.requests_for(self.state, core, rank))
 
     def answer(
         self, job: str, incarnation: int, rank: int, last_grant: int, asked: Iterable[Arrival] | None = None
@@ -461,7 +465,8 @@ class Engine:
         if not core.running and core.settled_in <= committed:
             failure = core.failure or Failure(Problem.ABORTED, f"job {job} has ended")
         alarms = drift.alarms_of(self.state, core, rank) if core.lost else ()
-        return RankAnswer(rank, statuses, grants, failure, alarms)
+        cuts = cutting.requests_for(self.state, core, rank)
+        return RankAnswer(rank, statuses, grants, failure, alarms, cuts)
 
     # --- helpers --------------------------------------------------------------------------------------
 
@@ -517,11 +522,13 @@ class Engine:
             return
         stream = job.stream(arrival.stream)
         standing = stream.standing(rank, arrival.n)
-        if standing is ArrivalState.OPEN:  # a repeat; all it may bring is that the host waits now
+        if (
+            standing is ArrivalState.OPEN
+        ):  # a repeat; it may bring that the host waits now, or a smaller offer
             known = stream.intents[arrival.n].arrived[rank]
             if arrival.blocking and not known.arrival.blocking:
                 self.state.touch(job)
-            known.arrival = replace(known.arrival, blocking=arrival.blocking)
+            known.arrival = known.arrival.joined(arrival)
         if standing is not None:
             return
         if arrival.n != stream.next_n[rank]:
@@ -541,6 +548,13 @@ class Engine:
             failing.fail_job(self.state, job, failure)
         self.state.touch(job)
 
+    def _cut(self, job: JobCore, rank: int, cut: Cut) -> None:
+        if not job.running:
+            return
+        failure = cutting.take_cut(self.state, job, rank, cut)
+        if failure is not None:
+            failing.fail_job(self.state, job, failure)
+
     def _status(self, job: JobCore, rank: int, stream: Stream, n: int) -> ArrivalStatus:
         state = job.stream(stream)
         standing = state.standing(rank, n) or ArrivalState.OPEN
@@ -557,6 +571,6 @@ class Engine:
         """A grant counts for a rank only once its batch is stored; acknowledged ones are."""
         committed = self.state.ledger.committed
         return not any(
-            grant.stream == stream and grant.n == n and batch > committed
+            grant.stream == stream and grant.n <= n < grant.n + grant.length and batch > committed
             for grant, batch in job.ranks[rank].unacknowledged
         )

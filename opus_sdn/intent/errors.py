@@ -44,6 +44,7 @@ class Problem(StrEnum):
     INTERNAL = "internal-error"
     # Fatal: one of these ends the incarnation for every rank, with one cause.
     DIVERGED = "diverged"
+    RUN_DEVIATION = "run-deviation"
     TAG_ORDER = "tag-order"
     DEADLINE = "deadline-exceeded"
     RANK_LOST = "rank-lost"
@@ -88,6 +89,7 @@ STATUS: dict[Problem, int] = {
     Problem.NOT_LEADER: 307,
     Problem.INTERNAL: 500,
     Problem.DIVERGED: 409,
+    Problem.RUN_DEVIATION: 409,
     Problem.TAG_ORDER: 409,
     Problem.DEADLINE: 409,
     Problem.RANK_LOST: 409,

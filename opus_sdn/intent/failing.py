@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from opus_sdn.intent import cutting
 from opus_sdn.intent.changes import IntentState, JobSettled, JobState, RankLeft
 from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.explain import why_waiting
@@ -81,8 +82,11 @@ def let_go(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun, ra
     """A rank, no longer among the run's holders, has let go of it; the last one frees its circuits."""
     state.ledger.release(job, stream.stream, run, rank)
     if run.holders:
+        cutting.look_again(state, job, stream, run)
         return
     del stream.held[run.n]
+    job.let_go_of(stream, run)
+    job.cuts.pop((stream.stream, run.n), None)
     state.unhold(stream.connection.circuits)
     job.held_runs -= 1
     run.intent.move(IntentState.RELEASED)

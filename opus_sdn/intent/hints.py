@@ -13,7 +13,7 @@ from opus_sdn.intent.fabric import Circuit
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import Connection, Hint
 from opus_sdn.intent.state import CoreState
-from opus_sdn.intent.streams import Intent
+from opus_sdn.intent.streams import Intent, StreamState
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,13 @@ def end_hint(job: JobCore, rank: int, hint: Hint) -> None:
     job.ranks[rank].hinted.pop(hint, None)
     if job.ranks[rank].hint == hint:
         forget_hint(job, rank)
+
+
+def end_hints(job: JobCore, stream: StreamState) -> None:
+    """Operations below the stream's mark are granted: hints at them have had their time."""
+    for rank in stream.participants:
+        for hint in [h for h in job.ranks[rank].hinted if h.stream == stream.stream and h.n < stream.granted]:
+            end_hint(job, rank, hint)
 
 
 def forget_hint(job: JobCore, rank: int) -> None:

@@ -26,7 +26,7 @@ from opus_sdn.intent.model import (
 from opus_sdn.intent.ranks import Layout, digit_map, digit_of
 from opus_sdn.intent.reasons import Phase
 from opus_sdn.intent.routing import domain_of, pair, ring
-from opus_sdn.intent.streams import Intent, StreamState
+from opus_sdn.intent.streams import HeldRun, Intent, StreamState
 
 
 @dataclass(slots=True)
@@ -120,6 +120,8 @@ class JobCore:
             None  # when the first of those that yield to messages yields no more
         )
         self.seed: Seed | None = None
+        self.kept: dict[int, tuple[StreamState, HeldRun]] = {}  # rank -> a run > 1 that it holds with others
+        self.cuts: dict[tuple[Stream, int], HeldRun] = {}  # held runs that a member has left
         self.hinting: dict[str, dict[int, None]] = {}  # switch -> ranks with a newest hint, oldest first
         self.recovered = False  # an earlier start of the controller has admitted it
         self.grace: Grace | None = None
@@ -128,6 +130,8 @@ class JobCore:
         self.topology: dict[str, str] = {}  # rail -> topology id
         self.age = 0
         self.grants = 0
+        self.operations = 0  # of all runs granted
+        self.runs_cut = 0
         self.topology_changes = 0
         self.device_steps = 0
         self.held_runs = 0
@@ -177,6 +181,8 @@ class JobCore:
         self.look_at = None
         self.waiting = []
         self.hinting.clear()
+        self.kept.clear()
+        self.cuts.clear()
         for rank in self.ranks:
             rank.open.clear()
             rank.hinted.clear()
@@ -265,17 +271,38 @@ class JobCore:
         """The topology digit of the dimension that a connection belongs to."""
         return digit_of(connection.dimension, self.digits)
 
-    def number(self, intent: Intent, batch: int) -> dict[int, int]:
-        """Hand every participant its next grant number for this intent, stored by `batch`."""
+    def number(self, intent: Intent, length: int, batch: int) -> dict[int, int]:
+        """Hand every participant its next grant number for a run from this intent on, stored by `batch`."""
         numbers: dict[int, int] = {}
         for rank in intent.connection.ranks:
             state = self.ranks[rank]
             state.issued += 1
             state.grants += 1
             numbers[rank] = state.issued
-            state.unacknowledged.append((Grant(state.issued, intent.stream, intent.n, 1), batch))
+            state.unacknowledged.append((Grant(state.issued, intent.stream, intent.n, length), batch))
             state.open.pop((intent.stream, intent.n), None)
         return numbers
+
+    def forget_open(self, stream: StreamState, first: int, end: int) -> None:
+        """Arrivals at operations [first, end) are granted with an earlier one, or were long ago."""
+        # There may be many numbers and few arrivals.
+        for n in [n for n in stream.intents if first <= n < end]:
+            intent = stream.intents.pop(n)
+            self.open.pop((stream.stream, n), None)
+            self.clocks.pop((stream.stream, n), None)
+            for rank in intent.arrived:
+                self.ranks[rank].open.pop((stream.stream, n), None)
+
+    def keep_to(self, stream: StreamState, run: HeldRun) -> None:
+        """The run's participants get no other grant while it is held, if it is longer than one operation."""
+        if run.length > 1:
+            self.kept.update(dict.fromkeys(stream.participants, (stream, run)))
+
+    def let_go_of(self, stream: StreamState, run: HeldRun) -> None:
+        """The run keeps its participants from nothing any more."""
+        for rank in stream.participants:
+            if rank in self.kept and self.kept[rank][1] is run:
+                del self.kept[rank]
 
     def start_clock(self, now: float, intent: Intent | None) -> None:
         """An intent is its stream's next, if it is there: from now on its deadline counts."""

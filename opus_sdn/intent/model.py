@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -143,6 +143,15 @@ class Arrival:
     tag: int | None = None
     blocking: bool = False
 
+    def joined(self, other: Arrival) -> Arrival:
+        """The same, said again: in whatever order copies come, a smaller offer and a blocked host stay."""
+        return replace(
+            self,
+            closed=min(self.closed, other.closed),
+            quiet=min(self.quiet, other.quiet),
+            blocking=self.blocking or other.blocking,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -151,6 +160,29 @@ class Release:
     stream: Stream
     n: int
     length: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Rank R leaves the run that begins at n, or was asked how far it is: its program has called `issued`
+    operations of it and goes no further until it is told where the run ends.
+
+    What was called goes out without a further host step. `length`: the end that this rank was told, if any.
+    """
+
+    stream: Stream
+    n: int
+    issued: int
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CutRequest:
+    """What a holder of a run is told: stop and say how far (None), or the run is [n, n + length)."""
+
+    stream: Stream
+    n: int
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +237,7 @@ class RankNews:
     leave: bool = False
     hints: tuple[Hint, ...] = ()
     session: Session | None = None
+    cuts: tuple[Cut, ...] = ()
 
 
 class RankKey(NamedTuple):
@@ -246,7 +279,7 @@ class Alarm:
 class RankAnswer:
     """What one rank is told: open arrivals, grants above its last acknowledged one, and a fatal cause.
 
-    `alarms`: circuits that it holds and that are not there, the first few.
+    `alarms`: circuits that it holds and that are not there, the first few. `cuts`: runs that it holds.
     """
 
     rank: int
@@ -254,6 +287,7 @@ class RankAnswer:
     grants: tuple[Grant, ...]
     failure: Failure | None
     alarms: tuple[Alarm, ...] = ()
+    cuts: tuple[CutRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +305,7 @@ class GroupView:
 class CoreSettings:
     """Limits and times of the protocol, in seconds unless the name says otherwise."""
 
+    run_length_max: int = 4096  # operations granted as one; a longer offer is cut to it
     overtake_max: int = 8
     overtake_s: float = 0.25
     ring_patience_s: float = 0.0  # how long a ring that no host waits for leaves ports to messages; 0: not

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     SWITCH_AWAY = "switch-away"  # the switch does not answer; goes on when it does
     LOCKED = "locked"  # a circuit in the way carries traffic
     GRACE = "grace"  # after a restart, until all ranks concerned have said what they hold
+    RUN_HELD = "run-held"  # a member of it holds a run of several operations, and gets no other grant
     RESERVED = "reserved"  # an intent ordered before wants the same port
     YIELDING = "yielding"  # a collective that no host waits for yet: messages may have the ports first
     MOVING = "moving"  # a device step on these ports is in flight

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from opus_sdn.intent import failing
+from opus_sdn.intent import cutting, failing
 from opus_sdn.intent.changes import IntentState, RunGranted, StepMoved, StepState
 from opus_sdn.intent.errors import CoreError, Failure, Problem
 from opus_sdn.intent.fabric import CrossConnect
@@ -109,7 +109,7 @@ def take_over(state: CoreState, now: float, known: KnownJob) -> None:
         rank_state.unacknowledged = type(rank_state.unacknowledged)(
             sorted(rank_state.unacknowledged, key=lambda item: item[0].no)
         )
-    job.grants = sum(stream.granted for stream in job.streams.values())
+    job.grants = job.operations = sum(stream.granted for stream in job.streams.values())
     _open_grace(job, known)
     state.incarnations[known.spec.name] = known.incarnation
     state.admit(job)
@@ -225,6 +225,7 @@ def _take_session(state: CoreState, now: float, job: JobCore, item: RankNews, se
     for grant in session.held:
         lengths.setdefault(grant.stream, {})[grant.n] = grant.length
     for mark in session.marks:
+        _compare(state, job, job.stream(mark.stream), mark.granted, lengths.get(mark.stream, {}))
         _prove(state, now, job, job.stream(mark.stream), mark.granted, lengths.get(mark.stream, {}))
     for grant in session.held:
         run = job.streams[grant.stream].held.get(grant.n)
@@ -241,6 +242,50 @@ def repeat(state: CoreState, job: JobCore, rank: int, session: Session) -> None:
         failing.release(state, job, rank, stream, min(mark.released, stream.granted))
 
 
+def _compare(
+    state: CoreState, job: JobCore, stream: StreamState, through: int, lengths: dict[int, int]
+) -> None:
+    """What a rank says of runs that are known here: their lengths, and which of them were cut short.
+
+    All participants are granted the same runs. So where one says that a run goes on and another that it was
+    granted nothing behind some operation of it, the run was cut there, and the first was not told of it yet.
+    """
+    stream.granted_once = max(stream.granted_once, through)
+    for n, length in lengths.items():
+        known = stream.held.get(n)
+        if known is None:
+            continue
+        if known.guessed:
+            _join(state, job, stream, known, min(n + length, stream.granted))
+        if length != known.length:
+            _cut(state, job, stream, known, length)
+    for known in stream.held.values():
+        if known.n < through < known.n + known.length:
+            _cut(state, job, stream, known, through - known.n)
+
+
+def _cut(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun, length: int) -> None:
+    """The run ends where the one says that was told, or where it is known to end."""
+    failure = cutting.take_end(state, job, stream, run, min(length, run.length))
+    if failure is not None:
+        failing.fail_job(state, job, failure)
+
+
+def _join(state: CoreState, job: JobCore, stream: StreamState, first: HeldRun, end: int) -> None:
+    """Operations that were proven one by one, as nobody had said yet where runs begin, are one run."""
+    first.guessed = False
+    first.length = end - first.n
+    for n in range(first.n + 1, end):
+        part = stream.held.pop(n, None)
+        if part is not None:
+            state.unhold(stream.connection.circuits)
+            job.held_runs -= 1
+            job.grants -= 1
+            assert job.grace is not None
+            job.grace.unrecorded.pop((stream.stream, n), None)
+    job.keep_to(stream, first)
+
+
 def _prove(
     state: CoreState, now: float, job: JobCore, stream: StreamState, through: int, lengths: dict[int, int]
 ) -> None:
@@ -248,20 +293,23 @@ def _prove(
     assert job.grace is not None
     while stream.granted < through:
         n = stream.granted
+        if any(at < n < at + length for at, length in lengths.items()):
+            break  # the rank was not told yet that its run was cut short
         length = min(lengths.get(n, 1), through - n)
         holders = {
             rank: UNNUMBERED
             for rank in stream.participants
             if not job.ranks[rank].stopped and stream.released[rank] <= n
         }
-        run = HeldRun(n, length, holders, now, _granted_intent(stream, n, now))
+        run = HeldRun(n, length, holders, now, _granted_intent(stream, n, now), guessed=n not in lengths)
         never_asked = [r for r in holders if r not in job.awaited and stream.next_n[r] <= n]
-        _forget_open(job, stream, n, length)
+        job.forget_open(stream, n, n + length)
         stream.granted = n + length
         for rank in stream.participants:
             stream.next_n[rank] = max(stream.next_n[rank], stream.granted)
         _hold(state, job, stream, run)
         job.grants += 1
+        job.operations += length
         job.grace.unrecorded[stream.stream, n] = run
         job.grace.lacking.update(holders)
         if never_asked:
@@ -301,19 +349,9 @@ def _never_asked(rank: int, stream: StreamState, n: int) -> Failure:
     )
 
 
-def _forget_open(job: JobCore, stream: StreamState, n: int, length: int) -> None:
-    """What some have arrived at again was granted long ago."""
-    for at in range(n, n + length):
-        intent = stream.intents.pop(at, None)
-        if intent is not None:
-            job.open.pop((stream.stream, at), None)
-            job.clocks.pop((stream.stream, at), None)
-            for rank in intent.arrived:
-                job.ranks[rank].open.pop((stream.stream, at), None)
-
-
 def _hold(state: CoreState, job: JobCore, stream: StreamState, run: HeldRun) -> None:
     stream.held[run.n] = run
+    job.keep_to(stream, run)
     state.hold(stream.connection.circuits)
     job.held_runs += 1
 

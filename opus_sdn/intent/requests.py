@@ -163,7 +163,8 @@ def _check_rank_news(job: JobCore, item: RankNews, pairs: set[str]) -> None:
     if item.session is not None:
         check_session(job, item.rank, item.session, pairs, first=not known)
     arrivals = open_in(item)
-    for named in [*(arrival.stream for arrival in arrivals), *(hint.stream for hint in item.hints)]:
+    asked = (arrival.stream for arrival in arrivals)
+    for named in [*asked, *(hint.stream for hint in item.hints), *(cut.stream for cut in item.cuts)]:
         connection = check_participant(job, named, item.rank)
         if connection.id not in job.connections:
             pairs.add(connection.id)
@@ -245,7 +246,8 @@ def _check_marks(
             raise _broken(rank, f"names its marks of {mark.stream} twice", "marks")
         marks[mark.stream] = mark
         known = job.streams.get(mark.stream)
-        proven += max(0, mark.granted - (known.granted if known is not None else 0))
+        # A late copy may come from before a run was cut short.
+        proven += max(0, mark.granted - (max(known.granted, known.granted_once) if known is not None else 0))
     if proven and not first:
         raise _broken(rank, f"was granted {proven} operations more than this start has granted", "marks")
     if proven > job.settings.proven_max:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from opus_sdn.intent import cutting
 from opus_sdn.intent.changes import IntentState, RunGranted
 from opus_sdn.intent.drift import adopt
 from opus_sdn.intent.errors import Failure, Problem
+from opus_sdn.intent.hints import end_hints
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.links import why_no_carrier
-from opus_sdn.intent.model import RankKey
+from opus_sdn.intent.model import Pattern, RankKey
 from opus_sdn.intent.moves import intent_data, record_move
 from opus_sdn.intent.order import Reservations, count_overtaking, in_order, patient_until
 from opus_sdn.intent.reasons import Because, Reason
@@ -17,6 +19,7 @@ from opus_sdn.intent.streams import Intent, StreamState
 
 PASSING = (
     Reason.RESERVED,
+    Reason.RUN_HELD,
     Reason.GRACE,
     Reason.YIELDING,
     Reason.CARRIER,
@@ -64,11 +67,14 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
         granted = False
         waiting: list[Intent] = []
         reserved = Reservations()
+        failure = cutting.look_behind(job)
+        if failure is not None:
+            return failure
         ordered = _impatient(state, now, job)
         for index, intent in enumerate(ordered):
             circuits = intent.connection.circuits
             earlier = reserved.against(circuits)
-            held_back = job.grace.why_hold_back(intent.connection.ranks) if job.grace is not None else None
+            held_back = _why_held_back(job, intent)
             closed = state.bar_against(circuits)
             if closed is not None:  # it may wait for long: nobody else has to
                 note(state, now, job, intent, closed)
@@ -84,15 +90,7 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
                     return failure
                 granted = True
                 continue
-            if earlier is not None:
-                detail = f"{earlier.key} goes first"
-                note(state, now, job, intent, Because(Reason.RESERVED, detail, {"for": earlier.key}))
-            elif held_back is not None:
-                note(state, now, job, intent, held_back)
-            elif intent.state is not IntentState.STALLED and (
-                intent.because is None or intent.because.reason in PASSING
-            ):
-                note(state, now, job, intent, Because(Reason.SWITCHING, "its circuits are to be made"))
+            _note_why_it_waits(state, now, job, intent, earlier, held_back)
             if not intent.yields:  # else it would hold up those whom its device serves
                 reserved.add(intent)
             waiting.append(intent)
@@ -102,6 +100,31 @@ def serve(state: CoreState, now: float, job: JobCore) -> Failure | None:
     _announce(state, job)
     state.touch_switches(waiting)
     return None
+
+
+def _note_why_it_waits(
+    state: CoreState,
+    now: float,
+    job: JobCore,
+    intent: Intent,
+    earlier: Intent | None,
+    held_back: Because | None,
+) -> None:
+    if earlier is not None:
+        detail = f"{earlier.key} goes first"
+        note(state, now, job, intent, Because(Reason.RESERVED, detail, {"for": earlier.key}))
+    elif held_back is not None:
+        note(state, now, job, intent, held_back)
+    elif intent.state is not IntentState.STALLED and (
+        intent.because is None or intent.because.reason in PASSING
+    ):
+        note(state, now, job, intent, Because(Reason.SWITCHING, "its circuits are to be made"))
+
+
+def _why_held_back(job: JobCore, intent: Intent) -> Because | None:
+    """What keeps it from its grant whatever its circuits do: a grace, or a run that a member holds."""
+    in_grace = job.grace.why_hold_back(intent.connection.ranks) if job.grace is not None else None
+    return in_grace or cutting.why_held_back(job, intent)
 
 
 def _impatient(state: CoreState, now: float, job: JobCore) -> list[Intent]:
@@ -139,12 +162,17 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
     """Lock for all participants, raise the mark, number the grants: one change, answered once stored."""
     key = (intent.stream, intent.n)
     ledger, stream = state.ledger, job.streams[intent.stream]
-    numbers = job.number(intent, ledger.open_batch)
-    run = stream.grant(now, intent, numbers)
+    length = length_of(state, intent)
+    numbers = job.number(intent, length, ledger.open_batch)
+    run = stream.grant(now, intent, numbers, length)
     intent.move(IntentState.GRANTED)
     del job.complete[key]
     del job.open[key]
     del job.clocks[key]
+    if length > 1:
+        job.forget_open(stream, intent.n, stream.granted)
+        job.keep_to(stream, run)
+        end_hints(job, stream)
     leave_phase(now, job, intent)
     job.start_clock(now, stream.intents.get(stream.granted))
     adopt(state, intent.connection.circuits)
@@ -153,6 +181,7 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
     own(state, job, intent.connection.circuits, job.digit(intent.connection))
     exposed_s = now - intent.complete_at
     job.grants += 1
+    job.operations += length
     job.exposed_wait_s += exposed_s
     for rank in numbers:
         job.ranks[rank].exposed_wait_s += exposed_s
@@ -174,11 +203,19 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
         "intent.granted",
         job,
         **intent_data(intent),
+        length=length,
         barrier_wait_ms=round((intent.complete_at - intent.first_at) * 1e3, 3),
         exposed_wait_ms=round(exposed_s * 1e3, 3),
         **_phases_ms(intent),
     )
     return note_complete(now, job, stream)
+
+
+def length_of(state: CoreState, intent: Intent) -> int:
+    """Operations that a grant of this intent would be for: of rings as offered, of messages one."""
+    if intent.connection.pattern is not Pattern.RING:
+        return 1
+    return min(intent.offered, state.settings.run_length_max)
 
 
 def _phases_ms(intent: Intent) -> dict[str, object]:

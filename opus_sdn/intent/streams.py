@@ -43,6 +43,7 @@ class Intent:
     overtaken: int = 0
     announced: bool = False
     because: Because | None = None
+    past: HeldRun | None = None  # a cut run that this intent goes past, as the run waits for it
 
     @property
     def key(self) -> str:
@@ -58,9 +59,29 @@ class Intent:
         """
         return self.state is IntentState.STALLED
 
+    @property
+    def offered(self) -> int:
+        """Operations that all who have arrived would have granted as one (rule 5).
+
+        Until the first wait outside of the run, for all of them; or until the next issue elsewhere, for all
+        of them. A run in which some only do not wait, and others only do not issue, can deadlock.
+        """
+        offers = [arrived.arrival for arrived in self.arrived.values()]
+        return max(min(offer.closed for offer in offers), min(offer.quiet for offer in offers))
+
     def move(self, to: IntentState) -> None:
         """Change state by the table."""
         self.state = advance_intent(self.state, to)
+
+
+@dataclass(slots=True)
+class Cutting:
+    """A member leaves a held run: how far each member's program is in it, and where the run ends then."""
+
+    issued: dict[int, int] = field(default_factory=dict)  # rank -> operations of the run that it has called
+    length: int | None = None  # decided
+    told: set[int] = field(default_factory=set)  # ranks that are known to know the decided length
+    batch: int = 0  # what is said of it may be answered once this batch is stored
 
 
 @dataclass(slots=True)
@@ -72,18 +93,31 @@ class HeldRun:
     holders: dict[int, int]  # rank -> grant number
     granted_at: float
     intent: Intent
+    guessed: bool = False  # proven by marks alone after a restart: its length is not known for sure
+    cutting: Cutting | None = None
 
 
 class StreamState:
     """Marks, open arrivals and held runs of one stream; the job owns it."""
 
-    __slots__ = ("connection", "granted", "held", "intents", "next_n", "participants", "released", "stream")
+    __slots__ = (
+        "connection",
+        "granted",
+        "granted_once",
+        "held",
+        "intents",
+        "next_n",
+        "participants",
+        "released",
+        "stream",
+    )
 
     def __init__(self, stream: Stream, connection: Connection) -> None:
         self.stream = stream
         self.connection = connection
         self.participants = connection.ranks
         self.granted = 0
+        self.granted_once = 0  # as far as a run ever went that was cut short later
         self.released = dict.fromkeys(connection.ranks, 0)
         self.next_n = dict.fromkeys(connection.ranks, 0)
         self.intents: dict[int, Intent] = {}
@@ -125,13 +159,22 @@ class StreamState:
         arrived = intent.arrived if intent is not None else {}
         return [rank for rank in self.participants if rank not in arrived]
 
-    def grant(self, now: float, intent: Intent, numbers: dict[int, int]) -> HeldRun:
-        """Raise the mark and hold the run for all participants; `numbers` are their grant numbers."""
-        run = HeldRun(intent.n, 1, numbers, now, intent)
-        self.granted = intent.n + run.length
+    def grant(self, now: float, intent: Intent, numbers: dict[int, int], length: int) -> HeldRun:
+        """Raise the marks and hold the run for all participants; `numbers` are their grant numbers."""
+        run = HeldRun(intent.n, length, numbers, now, intent)
+        self.granted = intent.n + length
+        for rank in self.participants:
+            self.next_n[rank] = max(self.next_n[rank], self.granted)
         self.held[run.n] = run
         del self.intents[intent.n]
         return run
+
+    def shorten(self, run: HeldRun, length: int) -> None:
+        """The run ends earlier: what nobody has called is not granted any more."""
+        self.granted_once = max(self.granted_once, self.granted)
+        run.length = length
+        self.granted = run.n + length
+        self.next_n = dict.fromkeys(self.participants, self.granted)
 
     def release(self, rank: int, through: int) -> list[HeldRun]:
         """Rank has finished all operations below `through`; the runs it let go of, newly, in order."""

@@ -8,12 +8,12 @@ once, in the order of their numbers; a gap is waited for. Answers of an older co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
-from opus_sdn.intent.model import Grant, Stream
+from opus_sdn.intent.model import CutRequest, Grant, Stream
 
 NEWS_PER_REQUEST_MAX = 1000  # keeps a request under the 256 KiB that the controller takes from a rank
 EARLY_GRANTS_MAX = 8192  # beyond a gap; twice the arrivals that the controller lets a rank have open
@@ -21,15 +21,16 @@ ALARMS_MAX = 16  # of one answer; a controller of this version sends no more
 
 
 class Kind(StrEnum):
-    """What a piece of news is about."""
+    """What a piece of news is about: the name of its list in a request."""
 
     ARRIVAL = "arrivals"
     RELEASE = "releases"
     HINT = "hints"
+    CUT = "cut"
 
 
 class Subject(NamedTuple):
-    """The name of a piece of news: one arrival, one release or one hint."""
+    """The name of a piece of news: an arrival, a release, a hint, or how far this rank is in a cut run."""
 
     kind: Kind
     stream: Stream
@@ -62,16 +63,21 @@ class Answer:
     grants: tuple[Grant, ...] = ()
     failure: JobFailure | None = None
     alarms: tuple[Alarm, ...] = ()
+    cuts: tuple[CutRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What an answer brought that was not known: grants in order, a fatal cause, alarms, a restart."""
+    """What an answer brought that was not known: grants in order, a fatal cause, alarms, a restart.
+
+    `cuts`: of held runs, which are asked about and not answered yet, or where they end.
+    """
 
     grants: tuple[Grant, ...] = ()
     failure: JobFailure | None = None
     restarted: bool = False
     alarms: tuple[Alarm, ...] = ()
+    cuts: tuple[CutRequest, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +114,8 @@ class Conversation:
         self._granted: dict[Stream, int] = {}  # all below this n was granted
         self._held: dict[Stream, dict[int, Grant]] = {}  # by first n; runs that may be unfinished
         self._finished: dict[Stream, dict[int, Grant]] = {}  # finished before an earlier run of their stream
+        self._cuts: dict[tuple[Stream, int], dict[str, Any]] = {}  # of held runs: what was said last
+        self._asked: set[tuple[Stream, int]] = set()  # how far this rank is in them, and it has not said yet
         self._released: dict[Stream, int] = {}  # all below this n are finished and said so
         self._told: set[tuple[Stream, int]] = set()  # of the open ones, those that some start has taken
         self._untold: dict[Subject, News] = {}
@@ -138,8 +146,26 @@ class Conversation:
         """Granted runs whose work on the device may be unfinished."""
         return sum(map(len, self._held.values()))
 
-    def arrive(self, stream: Stream, n: int, tag: int | None = None, blocking: bool = False) -> None:
-        """Say that operation n is next on the stream. Raises ValueError when it is not."""
+    @property
+    def asked(self) -> bool:
+        """A question of the controller about a run that this rank holds waits for its answer."""
+        return bool(self._asked)
+
+    @property
+    def listens(self) -> bool:
+        """The controller may have something to say at any time: a grant, or that a run is being cut."""
+        return bool(self._open) or self._holds_long()
+
+    def arrive(
+        self,
+        stream: Stream,
+        n: int,
+        tag: int | None = None,
+        blocking: bool = False,
+        closed: int = 1,
+        quiet: int = 1,
+    ) -> None:
+        """Say that operation n is next on the stream, and offer a run. Raises ValueError when it is not."""
         wanted = self._next.get(stream, 0)
         if n != wanted:
             raise ValueError(f"arrival at {stream}#{n}: the next operation of this stream is {wanted}")
@@ -151,21 +177,62 @@ class Conversation:
             fields["blocking"] = True
         if self._hint == Subject(Kind.HINT, stream, n):
             self._forget(self._hint)  # the arrival says more
+        fields |= _offers(closed, quiet)
         self._open[stream, n] = fields
         self._tell(Subject(Kind.ARRIVAL, stream, n), fields)
 
     def block(self, stream: Stream, n: int) -> None:
-        """The host waits for this operation now. Goes with the next request, not worth one of its own."""
+        """The host waits for this operation now. Goes with the next request, not worth one of its own.
+
+        Except while this rank holds a run of several operations: the run may be in the way of the operation.
+        """
         fields = self._open.get((stream, n))
-        if fields is None or fields.get("blocking"):
+        if fields is not None and not fields.get("blocking"):
+            self._say_again(stream, n, {**fields, "blocking": True}, urgent=self._holds_long())
+
+    def offer(self, stream: Stream, n: int, closed: int, quiet: int) -> None:
+        """Offer a shorter run with an arrival that is not granted yet; of no effect on one that is."""
+        fields = self._open.get((stream, n))
+        if fields is None:
             return
+        kept = {name: value for name, value in fields.items() if name not in ("closed", "quiet")}
+        fresh = kept | _offers(
+            min(closed, fields.get("closed", 1)),
+            min(quiet, fields.get("quiet", 1)),
+        )
+        if fresh != fields:
+            self._say_again(stream, n, fresh, urgent=True)
+
+    def _say_again(self, stream: Stream, n: int, fields: dict[str, Any], *, urgent: bool) -> None:
         subject = Subject(Kind.ARRIVAL, stream, n)
-        fresh = {**fields, "blocking": True}
-        self._open[stream, n] = fresh
+        self._open[stream, n] = fields
         if subject in self._urgent:
-            self._untold[subject].fields = fresh
+            self._untold[subject].fields = fields
         else:
-            self._untold[subject] = News(fresh)
+            self._untold[subject] = News(fields)
+            if urgent:
+                self._urgent.add(subject)
+
+    def _holds_long(self) -> bool:
+        return any(run.length > 1 for runs in self._held.values() for run in runs.values())
+
+    def cut(self, stream: Stream, n: int, issued: int) -> None:
+        """The program has called `issued` operations of the held run that begins at n, and calls no more.
+
+        Until it is told where the run ends; from then on this is said again when it has called another one.
+
+        Of no effect when the run is not held, or the same was said before.
+        """
+        if n not in self._held.get(stream, {}):
+            return
+        fields = self._cuts.get((stream, n)) or _named(stream, n)
+        self._asked.discard((stream, n))
+        if issued > fields.get("issued", 0):
+            self._tell_cut(stream, n, {**fields, "issued": issued})
+
+    def _tell_cut(self, stream: Stream, n: int, fields: dict[str, Any]) -> None:
+        self._cuts[stream, n] = fields
+        self._tell(Subject(Kind.CUT, stream, n), fields)
 
     def release(self, stream: Stream, n: int) -> None:
         """The run that begins at n has finished; it is said once the earlier ones of its stream have too.
@@ -175,6 +242,7 @@ class Conversation:
         run = self._held.get(stream, {}).pop(n, None)
         if run is None:
             raise ValueError(f"release of {stream}#{n}: this rank does not hold it")
+        self._forget_cut(stream, n)
         finished = self._finished.setdefault(stream, {})
         finished[n] = run
         n = self._released.get(stream, 0)
@@ -216,6 +284,8 @@ class Conversation:
         if not self._asserted:
             self._sessions_under_way += 1
             says["session"] = self._session()
+            if self._cuts:
+                says[Kind.CUT.value] = list(self._cuts.values())
         if leave:
             says["leave"] = True
         return Letter(self.start, says, news, not self._asserted)
@@ -253,7 +323,9 @@ class Conversation:
         self.failure = self.failure or failure
         fresh = tuple(alarm for alarm in answer.alarms if alarm not in self._alarms)
         self._alarms = frozenset(answer.alarms[:ALARMS_MAX])
-        return Heard(self._in_order(answer.grants), failure, alarms=fresh[:ALARMS_MAX])
+        grants = self._in_order(answer.grants)
+        cuts = tuple(filter(self._take_cut, answer.cuts))
+        return Heard(grants, failure, alarms=fresh[:ALARMS_MAX], cuts=cuts)
 
     def lost(self, letter: Letter) -> None:
         """No usable answer came: its news have to be said again."""
@@ -284,6 +356,7 @@ class Conversation:
         self.start = start
         self._asserted, self._restarted, self._sessions_under_way = False, True, 0
         self._early.clear()
+        self._asked.clear()
         return True
 
     def _back(self, letter: Letter) -> None:
@@ -311,16 +384,49 @@ class Conversation:
                 ready.append(grant_next)
         return tuple(ready)
 
+    def _take_cut(self, request: CutRequest) -> bool:
+        """Whether a request about a run is news: the question until it is answered, the end once."""
+        stream, n, length = request.stream, request.n, request.length
+        run = self._held.get(stream, {}).get(n)
+        if run is None:
+            return False
+        said = self._cuts.get((stream, n))
+        if length is None:
+            if said is None:
+                self._asked.add((stream, n))
+            return said is None
+        if said is None or "length" in said:
+            return False
+        self._held[stream][n] = replace(run, length=length)
+        self._granted[stream] = self._next[stream] = n + length
+        self._tell_cut(stream, n, {**said, "length": length})
+        return True
+
+    def _forget_cut(self, stream: Stream, n: int) -> None:
+        """The run is over for this rank: nobody needs to know how far it is in it."""
+        self._asked.discard((stream, n))
+        if self._cuts.pop((stream, n), None) is not None:
+            self._forget(Subject(Kind.CUT, stream, n))
+
     def _take(self, grant: Grant) -> bool:
         """Hold a granted run. False when no such arrival is open: granted before, or never asked for."""
-        if self._open.pop((grant.stream, grant.n), None) is None:
+        if (grant.stream, grant.n) not in self._open:
             return False
-        self._told.discard((grant.stream, grant.n))
-        self._forget(Subject(Kind.ARRIVAL, grant.stream, grant.n))
+        for n in range(
+            grant.n, grant.n + min(grant.length, len(self._open))
+        ):  # further ones follow on each other
+            self._open.pop((grant.stream, n), None)
+            self._told.discard((grant.stream, n))
+            self._forget(Subject(Kind.ARRIVAL, grant.stream, n))
         self._held.setdefault(grant.stream, {})[grant.n] = grant
         self._granted[grant.stream] = max(self._granted.get(grant.stream, 0), grant.n + grant.length)
         self._next[grant.stream] = max(self._next[grant.stream], grant.n + grant.length)
         return True
+
+
+def _offers(closed: int, quiet: int) -> dict[str, Any]:
+    """An offer as the wire has it; 1 goes without saying."""
+    return {name: value for name, value in (("closed", closed), ("quiet", quiet)) if value != 1}
 
 
 def _named(stream: Stream, n: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from opus_sdn.intent.errors import Problem
-from opus_sdn.intent.model import Grant, Stream
+from opus_sdn.intent.model import CutRequest, Grant, Stream
 from opus_sdn.shim.client import BACKOFF_FIRST_S, BACKOFF_MAX_S, ControllerClient, jittered
 from opus_sdn.shim.conversation import Conversation, JobFailure, Kind, Letter
 from opus_sdn.shim.errors import (
@@ -55,12 +55,18 @@ def answer_within_s(fence_s: float, controllers: int) -> float:
     return max(1.0, fence_s / (3 if controllers == 1 else 6))
 
 
+def _no_runs(request: CutRequest) -> None:
+    """Of a rank that never offers more than one operation: it is never asked about any."""
+
+
 class RankSession:
     """One rank's session with the controller, from registration to `close`.
 
     The callbacks run on the session's thread and must not block. `on_grant` gets every grant once, in the
-    order of the rank's grant numbers. `on_refused` gets one operation that the controller will not have.
-    `on_failed` is called at most once, with the cause that all ranks get; nothing is granted after it.
+    order of the rank's grant numbers. `on_cut` gets, after the grants of the same answer, what is asked and
+    told about runs that this rank holds: the question until `cut` has answered it, the end once. `on_refused`
+    gets one operation that the controller will not have. `on_failed` is called at most once, with the cause
+    that all ranks get; nothing is granted after it.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class RankSession:
         on_grant: Callable[[Grant], None],
         on_failed: Callable[[OpusJobFailed], None],
         on_refused: Callable[[Stream, int, ControllerError], None],
+        on_cut: Callable[[CutRequest], None] = _no_runs,
         fence_s: float = 15.0,
         deadline_s: float = 1620.0,
         watchdog: Watchdog | None = None,
@@ -85,6 +92,7 @@ class RankSession:
         self._on_grant = on_grant
         self._on_failed = on_failed
         self._on_refused = on_refused
+        self._on_cut = on_cut
         self._fence_s = fence_s
         self._deadline_s = deadline_s
         self._watchdog = watchdog
@@ -113,15 +121,25 @@ class RankSession:
         """Why the job has failed, if it has."""
         return self._failed
 
-    def arrive(self, stream: Stream, n: int, tag: int | None = None, blocking: bool = False) -> None:
+    def arrive(
+        self,
+        stream: Stream,
+        n: int,
+        tag: int | None = None,
+        blocking: bool = False,
+        closed: int = 1,
+        quiet: int = 1,
+    ) -> None:
         """Declare operation n of the stream. Never blocks; the grant comes through `on_grant`.
 
+        `closed`, `quiet`: the rank offers a run of so many operations, until its first wait for anything else
+        and until its next issue elsewhere. What the grant covers may have been declared too, or not.
         Raises OpusJobFailed once the job has failed, OpusError after `close`.
         """
         self.require_own_process()
         with self._lock:
             self._require_open()
-            self._talk.arrive(stream, n, tag, blocking)
+            self._talk.arrive(stream, n, tag, blocking, closed, quiet)
             self._signal()
 
     def block(self, stream: Stream, n: int) -> None:
@@ -129,6 +147,26 @@ class RankSession:
         self.require_own_process()
         with self._lock:
             self._talk.block(stream, n)
+            self._signal_news()
+
+    def offer(self, stream: Stream, n: int, closed: int, quiet: int) -> None:
+        """Offer a shorter run with an arrival that is not granted yet; of no effect on one that is."""
+        self.require_own_process()
+        with self._lock:
+            self._talk.offer(stream, n, closed, quiet)
+            self._signal_news()
+
+    def cut(self, stream: Stream, n: int, issued: int) -> None:
+        """Leave the held run that begins at n, or answer how far this rank is in it. Never blocks.
+
+        `issued`: operations of the run that the program has called, which go out without a further step of
+        the host. No more of them may be called until `on_cut` says where the run ends; from then on this is
+        said again whenever another one was called, before whatever the program declares next.
+        """
+        self.require_own_process()
+        with self._lock:
+            self._talk.cut(stream, n, issued)
+            self._signal_news()
 
     def release(self, stream: Stream, n: int, hint: tuple[Stream, int] | None = None) -> None:
         """The run that begins at n has finished on this rank's device. Nothing happens after a failure.
@@ -194,6 +232,11 @@ class RankSession:
         if not self._signalled and not self._gone:
             self._signalled = True
             os.write(self._wake_write, b"\0")
+
+    def _signal_news(self) -> None:
+        """Wake the thread if there is something to say. Called with the lock held."""
+        if self._failed is None and self._talk.has_news:
+            self._signal()
 
     def _tell(self, route: str, body: dict[str, object]) -> None:
         self.require_own_process()
@@ -302,16 +345,16 @@ class RankSession:
             if self._one_by_one:
                 busy = any(exchange.letter.news for exchange in under_way)
                 return None if busy else (self._talk.compose(most=1), 0.0)
-            waiting = self._talk.waiting > 0
+            listens = self._talk.listens
             if not self._talk.has_news:
                 if any(exchange.is_poll for exchange in under_way):
                     checks = any(not exchange.is_poll for exchange in under_way)
                     return None if checks or now < self._overdue_at() else (self._talk.compose(), 0.0)
-                if not waiting and now < self._quiet_since + LINGER_S:
-                    return None
+                if (not listens or self._talk.asked) and now < self._quiet_since + LINGER_S:
+                    return None  # with a question unanswered, every poll would be answered at once
                 return self._talk.compose(), self._poll_s
             letter = self._talk.compose()
-            return letter, self._poll_s if waiting else 0.0
+            return letter, self._poll_s if listens else 0.0
 
     def _overdue_at(self) -> float:
         """When a poll has waited for its answer for too long: then another request asks beside it.
@@ -356,6 +399,8 @@ class RankSession:
         self._tell_watchdog()
         for grant in heard.grants:
             self._on_grant(grant)
+        for request in heard.cuts:
+            self._on_cut(request)
         if heard.failure is not None:
             self._fail(heard.failure)
 

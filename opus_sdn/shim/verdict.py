@@ -15,6 +15,7 @@ FATAL = frozenset(
         Problem.UNKNOWN_JOB,
         Problem.UNKNOWN_RANK,
         Problem.DIVERGED,
+        Problem.RUN_DEVIATION,
         Problem.TAG_ORDER,
         Problem.DEADLINE,
         Problem.RANK_LOST,

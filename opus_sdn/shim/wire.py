@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from opus_sdn.intent.model import Domain, Grant, Stream
+from opus_sdn.intent.model import CutRequest, Domain, Grant, Stream
 from opus_sdn.shim.conversation import Alarm, Answer, JobFailure
 from opus_sdn.shim.errors import ControllerUnavailableError
 
@@ -101,15 +101,24 @@ def read_answer(body: Mapping[str, Any], rank: int) -> Answer:
         alarms = tuple(
             Alarm(str(alarm["circuit"]), str(alarm["switch"])) for alarm in mine.get("alarms") or ()
         )
-        return Answer(start, grants, _failure(failure) if failure is not None else None, alarms)
+        cuts = tuple(_cut(fields) for fields in mine.get("cut_requests") or ())
+        return Answer(start, grants, _failure(failure) if failure is not None else None, alarms, cuts)
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as wrong:
         raise _garbled("a rank's news", wrong) from None
 
 
 def _grant(fields: Mapping[str, Any]) -> Grant:
+    return Grant(_whole(fields["no"]), _stream(fields), _whole(fields["n"]), _whole(fields["length"]))
+
+
+def _cut(fields: Mapping[str, Any]) -> CutRequest:
+    length = fields["length"]
+    return CutRequest(_stream(fields), _whole(fields["n"]), None if length is None else _whole(length))
+
+
+def _stream(fields: Mapping[str, Any]) -> Stream:
     ends = (fields.get("source"), fields.get("destination"))
-    stream = Stream(str(fields["connection"]), *(None if end is None else _whole(end) for end in ends))
-    return Grant(_whole(fields["no"]), stream, _whole(fields["n"]), _whole(fields["length"]))
+    return Stream(str(fields["connection"]), *(None if end is None else _whole(end) for end in ends))
 
 
 def _failure(fields: Mapping[str, Any]) -> JobFailure:

@@ -7,11 +7,23 @@ else is rare and written at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Insert, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Insert,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from opus_sdn.intent.changes import (
     Batch,
@@ -30,6 +42,7 @@ from opus_sdn.intent.changes import (
     JobState,
     LocksReleased,
     RankLeft,
+    RunCut,
     RunGranted,
     StepMoved,
     StepPlanned,
@@ -83,11 +96,27 @@ def _delete_by_key(of: Table) -> Delete:
     return delete(of).where(*(column == bindparam(column.name) for column in of.primary_key))
 
 
+def _update(of: Table, by: Sequence[str], column: str) -> Update:
+    """Set a column of all rows that have these parts of their keys."""
+    at = [of.c[name] == bindparam(f"at_{name}") for name in by]
+    return update(of).where(*at).values({column: bindparam("to")})
+
+
 _LOCK_KEY, _MARK_KEY, _INTENT_KEY = (_key_names(of) for of in (_LOCKS, _MARKS, _INTENTS))
 _CIRCUIT_KEY = _key_names(_CIRCUITS)
 _LOCK_GONE, _INTENT_GONE, _CIRCUIT_GONE = (_delete_by_key(of) for of in (_LOCKS, _INTENTS, _CIRCUITS))
 _DIRECTIVE_GONE = _delete_by_key(_DIRECTIVES)
+_LOCK_CUT, _INTENT_CUT = (_update(of, _INTENT_KEY, "length") for of in (_LOCKS, _INTENTS))
+_MARK_BACK = _update(_MARKS, _MARK_KEY, "mark")
 _LOCK_NEW, _EVENT_NEW, _STEP_NEW, _CIRCUIT_NEW = (insert(of) for of in (_LOCKS, _EVENTS, _STEPS, _CIRCUITS))
+
+
+def _changed(names: Sequence[str], values: Mapping[Key, int]) -> list[Values]:
+    """Parameters of an update by key: keys cannot be named as their columns are there."""
+    return [
+        {**{f"at_{name}": part for name, part in zip(names, key, strict=True)}, "to": value}
+        for key, value in values.items()
+    ]
 
 
 class Statements:
@@ -151,6 +180,8 @@ class Applier:
         self._locks_gone: set[Key] = set()
         self._locks: dict[Key, Values] = {}
         self._marks: dict[Key, int] = {}
+        self._marks_back: dict[Key, int] = {}
+        self._runs_cut: dict[Key, int] = {}
         self._owners: dict[Key, Values] = {}
         self._intents_gone: set[Key] = set()
         self._intents: dict[Key, Values] = {}
@@ -192,6 +223,8 @@ class Applier:
         self._many(self._statements.left, list(self._left.values()))
         self._many(_LOCK_GONE, [dict(zip(_LOCK_KEY, key, strict=True)) for key in self._locks_gone])
         self._many(_LOCK_NEW, list(self._locks.values()))
+        self._many(_LOCK_CUT, _changed(_INTENT_KEY, self._runs_cut))
+        self._many(_MARK_BACK, _changed(_MARK_KEY, self._marks_back))
         self._many(
             self._statements.mark,
             [{**dict(zip(_MARK_KEY, key, strict=True)), "mark": mark} for key, mark in self._marks.items()],
@@ -199,6 +232,7 @@ class Applier:
         self._many(self._statements.owner, list(self._owners.values()))
         self._many(_INTENT_GONE, [dict(zip(_INTENT_KEY, key, strict=True)) for key in self._intents_gone])
         self._many(self._statements.intent, list(self._intents.values()))
+        self._many(_INTENT_CUT, _changed(_INTENT_KEY, self._runs_cut))
         self._many(_EVENT_NEW, self._events)
         if self._events:
             self._trim_events()
@@ -207,16 +241,14 @@ class Applier:
     def _newest(self, job: str) -> int:
         return self._incarnations.get(job, 0)
 
-    def _many(self, statement: Delete | Insert, rows: list[Values]) -> None:
+    def _many(self, statement: Delete | Insert | Update, rows: list[Values]) -> None:
         if rows:
             self._connection.execute(statement, rows)
 
     def _change(self, change: Change, at: float) -> None:
         match change:
-            case RunGranted():
-                self._granted(change)
-            case LocksReleased():
-                self._released(change)
+            case RunGranted() | RunCut() | LocksReleased():
+                self._change_of_run(change)
             case CircuitsOwned():
                 self._owned(change)
             case EventAppended():
@@ -235,6 +267,15 @@ class Applier:
                 self._job_started(change, at)
             case JobSettled() | JobLetGo():
                 self._job_settled(change, at)
+
+    def _change_of_run(self, change: RunGranted | RunCut | LocksReleased) -> None:
+        match change:
+            case RunGranted():
+                self._granted(change)
+            case RunCut():
+                self._cut(change)
+            case LocksReleased():
+                self._released(change)
 
     def _change_of_switch(self, change: StepPlanned | StepMoved | CircuitsObserved, at: float) -> None:
         match change:
@@ -269,6 +310,14 @@ class Applier:
             "complete_at": change.complete_at,
             "granted_at": change.granted_at,
         }
+
+    def _cut(self, change: RunCut) -> None:
+        if not rules.may_act(self._newest(change.job), change.job, change.incarnation):
+            return
+        stream = (change.job, change.incarnation, *codec.stream_key(change.stream))
+        self._runs_cut[(*stream, change.n)] = change.length
+        mark = (*stream, GRANTED_MARK)
+        self._marks[mark] = self._marks_back[mark] = change.n + change.length  # the only mark that goes back
 
     def _released(self, change: LocksReleased) -> None:
         if not rules.may_act(self._newest(change.job), change.job, change.incarnation):

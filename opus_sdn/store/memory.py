@@ -32,6 +32,7 @@ from opus_sdn.intent.changes import (
     JobState,
     LocksReleased,
     RankLeft,
+    RunCut,
     RunGranted,
     StepMoved,
     StepPlanned,
@@ -246,10 +247,8 @@ class MemoryStore:
         match change:
             case StepPlanned() | StepMoved() | CircuitsObserved():
                 self._change_of_switch(change)
-            case RunGranted():
-                self._run_granted(change)
-            case LocksReleased():
-                self._locks_released(change)
+            case RunGranted() | RunCut() | LocksReleased():
+                self._change_of_run(change)
             case CircuitsOwned():
                 self._circuits_owned(change)
             case EventAppended():
@@ -266,6 +265,15 @@ class MemoryStore:
                 self._job_started(change, at)
             case JobSettled() | JobLetGo():
                 self._job_settled(change, at)
+
+    def _change_of_run(self, change: RunGranted | RunCut | LocksReleased) -> None:
+        match change:
+            case RunGranted():
+                self._run_granted(change)
+            case RunCut():
+                self._run_cut(change)
+            case LocksReleased():
+                self._locks_released(change)
 
     def _change_of_switch(self, change: StepPlanned | StepMoved | CircuitsObserved) -> None:
         match change:
@@ -293,7 +301,7 @@ class MemoryStore:
                 self._put(self._owners, (change.job, circuit), owner)
 
     def _may_act(
-        self, change: LocksReleased | CircuitsOwned | IntentMoved | JobSettled | RankLeft | JobLetGo
+        self, change: RunCut | LocksReleased | CircuitsOwned | IntentMoved | JobSettled | RankLeft | JobLetGo
     ) -> bool:
         return rules.may_act(self._newest(change.job), change.job, change.incarnation)
 
@@ -320,6 +328,16 @@ class MemoryStore:
             job, incarnation, stream, n, length, IntentState.GRANTED, change.complete_at, change.granted_at
         )
         self._put(self._intents, (job, stream, n), intent)
+
+    def _run_cut(self, change: RunCut) -> None:
+        if not self._may_act(change):
+            return
+        run = (change.job, change.stream, change.n)
+        for key in [key for key in self._locks if key[:3] == run]:
+            self._put(self._locks, key, replace(self._locks[key], length=change.length))
+        if run in self._intents:
+            self._put(self._intents, run, replace(self._intents[run], length=change.length))
+        self._put(self._granted, run[:2], change.n + change.length)
 
     def _locks_released(self, change: LocksReleased) -> None:
         if not self._may_act(change):

@@ -279,6 +279,7 @@ def test_an_intent_leaves_one_event_for_each_state() -> None:
     assert bench.events("intent.granted")[0].data == {
         "connection": "ring",
         "n": 0,
+        "length": 1,
         "barrier_wait_ms": 250.0,
         "exposed_wait_ms": 0.0,
     }

@@ -41,6 +41,7 @@ def test_without_anything_given_the_documented_defaults_hold() -> None:
         "install_s": 10,
         "light_s": 10,
         "carrier_s": 60,
+        "run_length_max": 4096,
         "overtake_max": 8,
         "overtake_ms": 250,
         "ring_patience_ms": 0,

@@ -28,6 +28,7 @@ Key = tuple[str | int | float, ...]
 # What an incarnation may have ended with; requests of its ranks are then refused with the cause.
 FATAL = (
     Problem.DIVERGED,
+    Problem.RUN_DEVIATION,
     Problem.TAG_ORDER,
     Problem.DEADLINE,
     Problem.RANK_LOST,
