@@ -275,14 +275,13 @@ def _join(state: CoreState, job: JobCore, stream: StreamState, first: HeldRun, e
     """Operations that were proven one by one, as nobody had said yet where runs begin, are one run."""
     first.guessed = False
     first.length = end - first.n
-    for n in range(first.n + 1, end):
-        part = stream.held.pop(n, None)
-        if part is not None:
-            state.unhold(stream.connection.circuits)
-            job.held_runs -= 1
-            job.grants -= 1
-            assert job.grace is not None
-            job.grace.unrecorded.pop((stream.stream, n), None)
+    assert job.grace is not None
+    for n in [n for n in stream.held if first.n < n < end]:
+        del stream.held[n]
+        state.unhold(stream.connection.circuits)
+        job.held_runs -= 1
+        job.grants -= 1
+        job.grace.unrecorded.pop((stream.stream, n), None)
     job.keep_to(stream, first)
 
 

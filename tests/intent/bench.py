@@ -11,6 +11,8 @@ from opus_sdn.intent.fabric import CrossConnect, Fabric
 from opus_sdn.intent.model import (
     Arrival,
     CoreSettings,
+    Cut,
+    CutRequest,
     Grant,
     GroupSpec,
     Hint,
@@ -67,27 +69,38 @@ class Bench:
         leave: bool = False,
         hints: Iterable[Hint] = (),
         session: Session | None = None,
+        cuts: Iterable[Cut] = (),
         job: str = "job",
         incarnation: int = 1,
     ) -> None:
         """One rank's request."""
-        item = RankNews(rank, last_grant, tuple(arrivals), tuple(releases), leave, tuple(hints), session)
+        item = RankNews(
+            rank, last_grant, tuple(arrivals), tuple(releases), leave, tuple(hints), session, tuple(cuts)
+        )
         self.engine.news(self.now, job, incarnation, self.start_number, [item])
 
-    def arrive(self, stream: Stream, n: int, *ranks: int, tag: int | None = None) -> None:
-        """These ranks arrive at an operation, one after the other."""
+    def arrive(self, stream: Stream, n: int, *ranks: int, tag: int | None = None, **offer: int) -> None:
+        """These ranks arrive at an operation, one after the other. `offer`: closed, quiet, blocking."""
         for rank in ranks:
-            self.news(rank, arrivals=[Arrival(stream, n, tag=tag)])
+            self.news(rank, arrivals=[Arrival(stream, n, tag=tag, **offer)])  # type: ignore[arg-type]
 
     def hint(self, stream: Stream, n: int, *ranks: int) -> None:
         """These ranks expect to need an operation next."""
         for rank in ranks:
             self.news(rank, hints=[Hint(stream, n)])
 
-    def release(self, stream: Stream, n: int, *ranks: int) -> None:
-        """These ranks release an operation."""
+    def release(self, stream: Stream, n: int, *ranks: int, length: int = 1) -> None:
+        """These ranks release a run."""
         for rank in ranks:
-            self.news(rank, releases=[Release(stream, n)])
+            self.news(rank, releases=[Release(stream, n, length)])
+
+    def cut(self, stream: Stream, n: int, rank: int, issued: int, length: int | None = None) -> None:
+        """A rank leaves a run, or says how far it is in it."""
+        self.news(rank, cuts=[Cut(stream, n, issued, length)])
+
+    def cuts(self, rank: int) -> tuple[CutRequest, ...]:
+        """What a rank is asked and told about runs that it holds."""
+        return self.answer(rank).cuts
 
     def pump(self, store: bool = True) -> tuple[int, ...]:
         """Decide, and write it down unless `store` is False; the steps that were planned."""

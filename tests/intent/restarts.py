@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from opus_sdn.intent.changes import (
     Change,
@@ -13,13 +14,24 @@ from opus_sdn.intent.changes import (
     JobState,
     LocksReleased,
     RankLeft,
+    RunCut,
     RunGranted,
     StepMoved,
     StepPlanned,
     StepState,
 )
 from opus_sdn.intent.errors import Failure, Problem
-from opus_sdn.intent.model import Arrival, Grant, GroupSpec, RankNews, Release, Session, Stream, StreamMark
+from opus_sdn.intent.model import (
+    Arrival,
+    Cut,
+    Grant,
+    GroupSpec,
+    RankNews,
+    Release,
+    Session,
+    Stream,
+    StreamMark,
+)
 from opus_sdn.intent.recovery import KnownJob, KnownRun, KnownStep, KnownStream
 from tests.intent.bench import Bench
 
@@ -37,11 +49,12 @@ class Rank:
         self.granted: dict[Stream, int] = {}
         self.released: dict[Stream, int] = {}
         self.held: dict[tuple[Stream, int], Grant] = {}
+        self.cuts: dict[tuple[Stream, int], Cut] = {}  # of held runs
         self.order: list[str] = []  # what it was told, in the order in which it would issue it
 
-    def arrive(self, bench: Bench, stream: Stream, n: int) -> None:
+    def arrive(self, bench: Bench, stream: Stream, n: int, **offer: int) -> None:
         """Declare an operation."""
-        arrival = Arrival(stream, n)
+        arrival = Arrival(stream, n, **offer)  # type: ignore[arg-type]
         self.open[stream, n] = arrival
         bench.news(self.rank, arrivals=[arrival], last_grant=self.last_grant)
 
@@ -54,10 +67,22 @@ class Rank:
                 self.held[grant.stream, grant.n] = grant
                 self.granted[grant.stream] = grant.n + grant.length
                 self.order.append(f"{grant.stream}#{grant.n}")
+        for request in bench.answer(self.rank, last_grant=self.last_grant).cuts:
+            if request.length is not None:
+                run = (request.stream, request.n)
+                self.held[run] = replace(self.held[run], length=request.length)
+                self.granted[request.stream] = request.n + request.length
+                self.cuts[run] = replace(self.cuts[run], length=request.length)
+
+    def cut(self, bench: Bench, stream: Stream, n: int, issued: int) -> None:
+        """Leave a run, or say how far it is in one."""
+        self.cuts[stream, n] = Cut(stream, n, issued)
+        bench.news(self.rank, cuts=[self.cuts[stream, n]], last_grant=self.last_grant)
 
     def finish(self, stream: Stream, n: int) -> Release:
         """The device has finished an operation; the controller is not told yet."""
         grant = self.held.pop((stream, n))
+        self.cuts.pop((stream, n), None)
         self.released[stream] = n + grant.length
         return Release(stream, n, grant.length)
 
@@ -73,7 +98,7 @@ class Rank:
 
     def reassert(self, bench: Bench) -> None:
         """Say it."""
-        bench.news(self.rank, session=self.session(), last_grant=self.last_grant)
+        bench.news(self.rank, session=self.session(), cuts=self.cuts.values(), last_grant=self.last_grant)
 
     def news(self, **more: object) -> RankNews:
         """A request of a client that knows of no sessions."""
@@ -148,6 +173,9 @@ def _work(changes: Sequence[object]) -> tuple[tuple[KnownStream, ...], tuple[Kno
                 key = (change.stream, change.n)
                 granted[change.stream] = max(granted.get(change.stream, 0), change.n + change.length)
                 runs[key], holders[key] = change, dict(change.locks)
+            case RunCut():
+                granted[change.stream] = change.n + change.length
+                runs[change.stream, change.n] = replace(runs[change.stream, change.n], length=change.length)
             case LocksReleased():
                 for rank in change.ranks:
                     marks = released.setdefault(change.stream, {})
