@@ -157,9 +157,9 @@ def grant_numbers_skip(patch: pytest.MonkeyPatch) -> None:
     """A rank's grants are numbered with gaps."""
     number = JobCore.number
 
-    def skipping(self: JobCore, intent: Intent, batch: int) -> dict[int, int]:
+    def skipping(self: JobCore, intent: Intent, *given: int) -> dict[int, int]:
         self.ranks[intent.connection.ranks[0]].issued += 1
-        return number(self, intent, batch)
+        return number(self, intent, *given)
 
     patch.setattr(JobCore, "number", skipping)
 

@@ -405,9 +405,9 @@ def test_a_step_under_traffic_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
 def test_skipped_grant_numbers_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     number = JobCore.number
 
-    def skipping(self: JobCore, intent: Intent, batch: int) -> dict[int, int]:
+    def skipping(self: JobCore, intent: Intent, *given: int) -> dict[int, int]:
         self.ranks[intent.connection.ranks[0]].issued += 1
-        return number(self, intent, batch)
+        return number(self, intent, *given)
 
     monkeypatch.setattr(JobCore, "number", skipping)
     caught(monkeypatch, InvariantError, "gets grant 2 after 0")
