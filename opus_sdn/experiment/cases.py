@@ -18,7 +18,7 @@ STEPS_MAX: Final = 10_000
 DELAY_MS_MAX: Final = 60_000.0
 SWEEP_MS: Final = (0.0, 10.0, 50.0, 100.0, 250.0, 500.0, 750.0, 1000.0)
 MICROBATCHES: Final = 2
-"""As published: a batch of 8 per data-parallel rank in micro-batches of 4."""
+"""As published: a batch of 8 per data-parallel rank in micro-batches of 4. A pipeline needs one per stage."""
 
 
 class Mode(StrEnum):
@@ -58,7 +58,7 @@ class Case:
         return TrainConfig(
             self.shape,
             steps=steps,
-            microbatches=MICROBATCHES,
+            microbatches=max(MICROBATCHES, self.shape.pp),
             layers=self.layers,
             batch=self.batch,
             experts=self.experts,
