@@ -149,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="keep finished points here, and go on with what is missing",
     )
+    many.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the step time over the delay")
     many.set_defaults(command=_sweep)
     whatif_study.add_to(commands)
     whatif_figure.add_to(commands)
@@ -299,10 +300,20 @@ def _sweep(given: argparse.Namespace) -> None:
         dict(given.option),
     )
     schedules = read_schedules(given.schedules)
+    if given.plot is not None:
+        from opus_sdn.whatif.page.plots import require_matplotlib
+
+        require_matplotlib()
     with _progress(given.journal) as done:
         found = sweep(
             step, schedules, wanted, jobs=given.jobs, journal=given.journal, dask=given.dask, done=done
         )
+    if given.plot is not None:
+        from opus_sdn.whatif.page.files import write_text
+        from opus_sdn.whatif.page.plots import draw
+        from opus_sdn.whatif.page.sweep import delay_panels
+
+        write_text(given.plot, draw(delay_panels(found)))
     if given.output == "json":
         _write_json(found)
     else:

@@ -35,6 +35,10 @@ def _figure(given: argparse.Namespace) -> None:
     if given.number == "list":
         sys.stdout.writelines(f"{number}\n" for number in FIGURES)
         return
+    if given.out is not None:
+        from opus_sdn.whatif.page.plots import require_matplotlib
+
+        require_matplotlib()
     with progress("computing") as done:
         figure = run_figure(
             given.number, quick=given.quick, jobs=given.jobs, done=done, parameters=given.parameters

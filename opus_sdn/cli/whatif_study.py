@@ -29,12 +29,13 @@ def _run(given: argparse.Namespace) -> None:
     from opus_sdn.cli.output import message
     from opus_sdn.whatif.inputs.text import read_bytes
     from opus_sdn.whatif.page.files import write_text
-    from opus_sdn.whatif.page.plots import draw
+    from opus_sdn.whatif.page.plots import draw, require_matplotlib
     from opus_sdn.whatif.page.study import study_page, sweep_panels
     from opus_sdn.whatif.study.run import run_study
     from opus_sdn.whatif.study.schema import read_study
 
     study = read_study(given.study)
+    require_matplotlib()
     source = read_bytes(given.study).decode("utf-8")
     with progress("simulating") as done:
         found = run_study(study, given.study, jobs=given.jobs, done=done)

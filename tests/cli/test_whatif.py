@@ -292,3 +292,14 @@ def test_a_sweep_can_be_interrupted_and_keeps_what_is_finished(tmp_path: Path) -
     assert "the same command goes on" in err
     assert "Traceback" not in err
     assert len(journal.read_text().splitlines()) < 200
+
+
+def test_a_sweep_is_drawn_into_a_file(opus: Opus, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.svg"
+    ran = opus(
+        "whatif", "sweep", *inputs(EIGHT), "--delay-ms", "0,10", "--mode", "on-demand,static", "--plot", file
+    )
+    assert ran.code == 0, ran.err
+    drawn = file.read_text()
+    assert "switch delay (ms)" in drawn
+    assert "static (peer)" in drawn

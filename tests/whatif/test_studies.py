@@ -148,12 +148,30 @@ def test_alternatives_change_what_is_known_of_them(small: dict[str, Any]) -> Non
         # Nothing is moved but at the beginning of the step, for the first message.
         assert outcome["gain_percent"] > 0
         assert outcome["step_ms"] - outcome["reference_ms"] <= outcome["delay_ms"] + 1
+    halved = by_name["one topology for the whole job: rings and messages have half of every port each"]
+    assert all(outcome["step_ms"] > outcome["reference_ms"] for outcome in halved)
+    assert len({outcome["step_ms"] for outcome in halved}) == 1  # whatever the delay
+    deferred = by_name["reductions behind the last message"][0]
+    assert deferred["reference_ms"] != studied[0]["reference_ms"]  # its own order of operations
     assert by_name["schedule interleaved"][0]["step_ms"] is not None
+    assert by_name["schedule zero-bubble"][0]["overlapping"] >= 0
     assert {name for name in by_name if name.startswith("schedule")} == {
         "schedule gpipe",
         "schedule interleaved",
         "schedule zero-bubble",
     }
+
+
+def test_the_windows_say_what_a_switch_stalls(small: dict[str, Any]) -> None:
+    assert {each["pair"] for each in small["windows"]} == {"pp to dp", "dp to pp"}
+    for each in small["windows"]:
+        lengths = each["lengths_ms"]
+        assert (each["count"], each["smallest_ms"], each["largest_ms"]) == (
+            len(lengths), lengths[0], lengths[-1],
+        )  # fmt: skip
+        # Optics, link-up and control of the study: 10 + 3 + 1 ms.
+        assert each["stall_ms"] == pytest.approx(sum(max(0, 14 - length) for length in lengths))
+        assert each["overlapping"] == sum(length < 0 for length in lengths)
 
 
 def test_the_sensitivity_agrees_with_the_sweep(small: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from opus_sdn.whatif.errors import InputError
@@ -57,15 +58,20 @@ class Spread:
     bars: tuple[tuple[str, float, float], ...]
 
 
+def require_matplotlib() -> None:
+    """Before long work that ends with plots. Raises InputError where matplotlib is missing."""
+    if find_spec("matplotlib") is None:
+        why = "plots need the package `matplotlib`: pip install 'opus-sdn[whatif]'"
+        raise InputError(why, file="plot")
+
+
 def draw(panels: Sequence[Panel | Spread], columns: int = 2) -> str:
     """All panels in one SVG document. Raises InputError where matplotlib is missing."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError:
-        why = "plots need the package `matplotlib`: pip install 'opus-sdn[whatif]'"
-        raise InputError(why, file="plot") from None
+    require_matplotlib()
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     with mpl.rc_context(_STYLE):
@@ -182,6 +188,7 @@ def _bars(ax: Any, panel: Panel) -> None:
 def _spread(ax: Any, spread: Spread) -> None:
     reach = [(name, min(low, spread.base), max(high, spread.base)) for name, low, high in spread.bars]
     bars = sorted(reach, key=lambda bar: bar[2] - bar[1])
+    ax.use_sticky_edges = False
     ax.margins(x=0.06)
     for at, (_, below, above) in enumerate(bars):
         ax.barh(at, spread.base - below, left=below, color=FILLS[1], edgecolor="black", lw=0.6)

@@ -9,6 +9,7 @@ from opus_sdn.whatif.figures.model import Panel, Series
 from opus_sdn.whatif.page import html
 from opus_sdn.whatif.page.plots import Spread, draw
 
+FEW = 4  # windows of one kind, of which a distribution says nothing
 STEP_COLUMNS = {
     "mode": "mode",
     "semantics": "semantics",
@@ -51,6 +52,8 @@ def study_page(found: dict[str, Any], source: str) -> str:
             html.heading("Sweep"),
             html.figure(draw(panels), "step time and overhead over each swept input"),
         ]
+    if found["windows"]:
+        parts += _windows(found["windows"])
     if found["advice"] is not None:
         parts += _advice(found["advice"])
     if found["sensitivity"] is not None:
@@ -122,6 +125,36 @@ def _headline(row: dict[str, Any], reference: str) -> str:
     )
 
 
+def _windows(windows: list[dict[str, Any]]) -> list[str]:
+    overlapping = {each["pair"]: each["overlapping"] for each in windows if each["overlapping"]}
+    says = "No phases overlap on the rails of a stage."
+    if overlapping:
+        names = ", ".join(f"{pair} ({count} times)" for pair, count in overlapping.items())
+        says = f"Phases overlap on the rails of a stage, where a switch always shows: {names}."
+    series = tuple(
+        Series(each["pair"], *_distribution(each["lengths_ms"])) for each in windows if each["count"] >= FEW
+    )
+    parts = [html.heading("Windows between phases, every link up"), html.paragraph(says)]
+    if series:
+        panel = Panel("Windows", "length (ms)", "part of the windows that are shorter", series, kind="cdf")
+        parts.append(html.figure(draw([panel]), "distribution of the windows for each transition"))
+    columns = {
+        "pair": "transition",
+        "count": "in a step, all stages",
+        "overlapping": "overlap",
+        "smallest_ms": "smallest, ms",
+        "median_ms": "median, ms",
+        "largest_ms": "largest, ms",
+        "stall_ms": "switches that do not fit, ms in all",
+    }
+    return [*parts, html.table(windows, columns)]
+
+
+def _distribution(lengths: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Steps from 0 to 1, at every length one."""
+    return (lengths[0], *lengths), tuple(number / len(lengths) for number in range(len(lengths) + 1))
+
+
 def _advice(advice: dict[str, Any]) -> list[str]:
     parts = [
         html.heading(f"How slow may it be? Overhead under {advice['overhead_percent']:g} %"),
@@ -168,8 +201,13 @@ def _alternatives(outcomes: list[dict[str, Any]]) -> str:
             f"overhead@{delay}": outcome["overhead_percent"],
             f"gain@{delay}": outcome["gain_percent"],
             "reference_ms": outcome["reference_ms"],
+            "overlapping": outcome["overlapping"],
         }
-    columns |= {"reference_ms": "its reference, ms", "refused": "not simulated"}
+    columns |= {
+        "reference_ms": "its reference, ms",
+        "overlapping": "phases that overlap",
+        "refused": "not simulated",
+    }
     return html.table(list(rows.values()), columns)
 
 

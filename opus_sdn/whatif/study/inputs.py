@@ -36,7 +36,9 @@ def moved_by_inputs(runs: Runs, setting: Setting, mode: Mode, done: Callable[[],
         value = getattr(base, name)
         for factor in FACTORS if value else ():
             changed: dict[str, Any] = {name: factor * value}
-            found.append(_moved(runs, replace(setting, **changed), mode, name, f"{factor * value:g} {unit}"))
+            found.append(
+                _moved(runs, replace(setting, **changed), mode, name, f"{factor * value:.4g} {unit}")
+            )
         done()
     for name, shown, other in _other_jobs(job):
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from opus_sdn.whatif.scenario import Mode
 from opus_sdn.whatif.study.alternatives import alternatives, compare
+from opus_sdn.whatif.study.gaps import transitions
 from opus_sdn.whatif.study.inputs import moved_by_inputs
 from opus_sdn.whatif.study.limits import Limit, find_limit
 from opus_sdn.whatif.study.phases import limiting_changes
@@ -28,7 +29,7 @@ def run_study(
     """Everything that the study asks for. `done(finished, all)` is called after each part.
 
     The document has `study`, `workload`, `headlines` (a row for each mode at the study's own setting),
-    `sweeps` (rows by input), `advice`, `sensitivity`, `cost` and `notes`. Raises InputError.
+    `sweeps` (rows by input), `windows`, `advice`, `sensitivity`, `cost` and `notes`. Raises InputError.
     """
     prepared = prepare(study, file)
     runs = Runs(prepared, reference=study.reference, options=study.options, jobs=jobs)
@@ -53,6 +54,9 @@ def run_study(
             for name, settings in wanted.items()
             if settings
         },
+        "windows": [
+            asdict(each) | {"lengths_ms": list(each.lengths_ms)} for each in transitions(prepared, setting)
+        ],
         "advice": None,
         "sensitivity": None,
         "cost": _cost_document(study, prepared, file),
