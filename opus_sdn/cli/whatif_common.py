@@ -28,9 +28,10 @@ def positive(text: str) -> int:
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as CSV, with the names of the first one's fields above."""
+    """The rows as CSV, with the names of all their fields above."""
+    names = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

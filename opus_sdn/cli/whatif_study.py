@@ -58,7 +58,17 @@ def _run(given: argparse.Namespace) -> None:
 def _print_study(found: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     from opus_sdn.cli.output import columns, message, print_line, print_table
 
-    names = ("mode", "switch_ms", "control_ms", "link_up_ms", "scale_out_gbps", "step_ms", "overhead_percent")
+    jobs = [name for name in ("dp", "microbatches") if any(name in row for row in rows)]
+    names = (
+        *jobs,
+        "mode",
+        "switch_ms",
+        "control_ms",
+        "link_up_ms",
+        "scale_out_gbps",
+        "step_ms",
+        "overhead_percent",
+    )
     print_table(list(rows), columns(**{name: name for name in names}))
     for limit in (found["advice"] or {"limits": []})["limits"]:
         print_line(limit["says"])

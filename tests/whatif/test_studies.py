@@ -13,17 +13,21 @@ from hypothesis import strategies as st
 
 from opus_sdn.whatif.engine import load_step, make_scenario, replay
 from opus_sdn.whatif.errors import InputError
+from opus_sdn.whatif.figures.f09 import Parameters as RecoveryParameters
+from opus_sdn.whatif.inputs.checked import read_checked
 from opus_sdn.whatif.inputs.schedules import read_schedules
 from opus_sdn.whatif.page.study import study_page
 from opus_sdn.whatif.report import document
 from opus_sdn.whatif.scenario import Mode
 from opus_sdn.whatif.study.limits import FINE, FINEST_MS, bracket
 from opus_sdn.whatif.study.phases import limiting_changes
-from opus_sdn.whatif.study.prepare import prepare
+from opus_sdn.whatif.study.prepare import job_of, prepare
 from opus_sdn.whatif.study.run import run_study
-from opus_sdn.whatif.study.schema import Study, read_study
+from opus_sdn.whatif.study.schema import Study, Sweep, read_study
 from opus_sdn.whatif.workload import ACCELERATORS, CARDS, Parallelism
+from opus_sdn.whatif.workload.plan import check_plan
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "studies"
 TRACE = Path(__file__).parent / "data" / "dp2pp2tp2"
 SMALL: dict[str, Any] = {
     "model": {"name": "small", "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096, "vocab": 32_000},
@@ -198,6 +202,49 @@ def test_the_published_step_waits_for_what_is_known_to_limit_it() -> None:
         assert all(change.waited_ms <= 100 for change in changes)
     assert sorted(found[Mode.ON_DEMAND]) == [("gradients 1 to 0", 1), ("messages 0 to 1", 1)]
     assert found[Mode.PROVISION] == [("gradients 1 to 0", 1)]
+
+
+PUBLISHED_MINIMAL_S = {
+    "on-demand": {0: 62.2416, 1: 62.2436, 10: 62.2616, 50: 62.3416},
+    "provision": {1: 62.2415, 10: 62.2505, 50: 62.2905},
+}
+
+
+def test_the_study_of_the_minimal_example_finds_the_published_values() -> None:
+    rows = run_study(read_study(EXAMPLES / "minimal.yaml"), jobs=1)["sweeps"]["switch_ms"]
+    found = {(row["mode"], row["switch_ms"]): row["step_ms"] / 1e3 for row in rows}
+    for mode, values in PUBLISHED_MINIMAL_S.items():
+        for delay, seconds in values.items():
+            assert found[mode, delay] == pytest.approx(seconds, rel=1e-5)
+
+
+def test_the_study_of_figure_12_finds_the_published_headline() -> None:
+    asked = read_study(EXAMPLES / "figure12.yaml").model_copy(update={"sweep": Sweep.model_validate({})})
+    found = {row["mode"]: row for row in run_study(asked, jobs=1)["headlines"]}
+    assert found["provision"]["overhead_percent"] == pytest.approx(5.31, abs=0.005)
+    assert found["provision"]["reference_ms"] == pytest.approx(11_931, abs=0.5)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_example_can_be_run(file: Path) -> None:
+    if file.stem == "figure9":
+        read_checked(file, RecoveryParameters)
+    else:
+        study = read_study(file)
+        job = job_of(study, file)
+        check_plan(job.model, job.parallelism, job.batch, job.preset)
+
+
+def test_a_sweep_over_replicas_is_of_as_many_jobs(tmp_path: Path) -> None:
+    asked = study(tmp_path, sweep={"dp": [4, 1, 2], "microbatches": [1]}, modes=["provision"], advice=None)
+    found = run_study(asked, jobs=1)
+    assert [row["dp"] for row in found["sweeps"]["dp"]] == [1, 2, 4]
+    one, two, four = (row["step_ms"] for row in found["sweeps"]["dp"])
+    assert one > two > four  # the batch stays as it is
+    assert two == found["headlines"][0]["step_ms"]
+    assert [row["microbatches"] for row in found["sweeps"]["microbatches"]] == [1]
+    with pytest.raises(InputError, match=r"batch.size is 8: it divides among dp x microbatches, 3 x 2"):
+        run_study(study(tmp_path, sweep={"dp": [3]}, advice=None), jobs=1)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from opus_sdn.whatif.page.plots import Spread, draw
 
 FEW = 4  # windows of one kind, of which a distribution says nothing
 STEP_COLUMNS = {
+    "dp": "dp",
+    "microbatches": "microbatches",
     "mode": "mode",
     "semantics": "semantics",
     "switch_ms": "optics, ms",
@@ -30,6 +32,8 @@ INPUTS = {
     "control_ms": ("control latency", "ms"),
     "link_up_ms": ("link-up time", "ms"),
     "scale_out_gbps": ("bandwidth of a rail link", "GB/s"),
+    "dp": ("replicas, the batch staying as it is", "data parallelism"),
+    "microbatches": ("microbatches of a replica", "count"),
 }
 MOVED = {
     "switch_ms": "optics",
@@ -78,7 +82,7 @@ def sweep_panels(found: dict[str, Any]) -> list[Panel]:
     for name, rows in found["sweeps"].items():
         what, unit = INPUTS[name]
         label = f"{what} ({unit})"
-        log = name != "scale_out_gbps"
+        log = name.endswith("_ms")
         modes = list(dict.fromkeys(row["mode"] for row in rows))
         steps = [_series(rows, mode, name, "step_ms") for mode in modes]
         own = [row for row in rows if row["mode"] == modes[0]]

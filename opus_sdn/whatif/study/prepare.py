@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,3 @@ def _check_hosts(study: Study, plan: Parallelism, file: Path | str) -> None:
             f"{other}hosts {needed} would fit"
         )
         raise InputError(why, file=file, field="hosts", value=hosts)
-
-
-def with_batch(job: Job, microbatches: int) -> Job:
-    """The same job with its batch in so many parts."""
-    return replace(job, batch=replace(job.batch, microbatches=microbatches))

@@ -13,7 +13,7 @@ from opus_sdn.whatif.study.gaps import transitions
 from opus_sdn.whatif.study.inputs import moved_by_inputs
 from opus_sdn.whatif.study.limits import Limit, find_limit
 from opus_sdn.whatif.study.phases import limiting_changes
-from opus_sdn.whatif.study.prepare import Prepared, prepare
+from opus_sdn.whatif.study.prepare import Job, Prepared, prepare, refusals_of
 from opus_sdn.whatif.study.runs import OPUS, Done, Runs, Setting
 from opus_sdn.whatif.study.schema import Study
 
@@ -21,6 +21,7 @@ MAX_RANKS_WITH_ADVICE = 1024  # beyond these the advice, some forty steps, would
 
 
 SWEPT = ("switch_ms", "control_ms", "link_up_ms", "scale_out_gbps")
+JOBS_SWEPT = ("dp", "microbatches")
 
 
 def run_study(
@@ -53,7 +54,8 @@ def run_study(
             name: [runs.step(each, mode, study.semantics).row() for each in settings for mode in modes]
             for name, settings in wanted.items()
             if settings
-        },
+        }
+        | _swept_jobs(study, runs, file, progress),
         "windows": [
             asdict(each) | {"lengths_ms": list(each.lengths_ms)} for each in transitions(prepared, setting)
         ],
@@ -82,6 +84,30 @@ def _settings(study: Study, setting: Setting, name: str) -> Iterator[Setting]:
     for value in sorted(set(getattr(study.sweep, name))):
         changed: dict[str, Any] = {name: value}
         yield replace(setting, **changed)
+
+
+def _swept_jobs(
+    study: Study, runs: Runs, file: Path | str, progress: _Progress
+) -> dict[str, list[dict[str, Any]]]:
+    """The steps of the jobs that `sweep` names beside the study's own, on its fabric."""
+    setting, modes = setting_of(study), [Mode(name) for name in study.modes]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in JOBS_SWEPT:
+        for value in sorted(set(getattr(study.sweep, name))):
+            with refusals_of(file):
+                prepared = _changed(runs.prepared.job, name, value).prepared()
+            other = Runs(prepared, reference=study.reference, options=study.options, jobs=runs.jobs)
+            other.replay_all([(setting, mode, study.semantics) for mode in modes])
+            rows = [other.step(setting, mode, study.semantics).row() for mode in modes]
+            found.setdefault(name, []).extend({name: value} | row for row in rows)
+            progress.add(len(modes))
+    return found
+
+
+def _changed(job: Job, name: str, value: int) -> Job:
+    if name == "dp":
+        return replace(job, parallelism=replace(job.parallelism, dp=value))
+    return replace(job, batch=replace(job.batch, microbatches=value))
 
 
 def _advice(
@@ -191,7 +217,7 @@ def _notes(study: Study, prepared: Prepared, small: bool) -> list[str]:
         }[study.reference],
         f"compute is a roofline at {prepared.workload.efficiency:g} of the peak: {prepared.job.gpu.source}",
     ]
-    if study.semantics != OPUS:
+    if study.semantics != OPUS and study.advice is not None:
         found.append("advice and sensitivity are of our own controller (semantics opus)")
     if study.advice is not None and not small:
         found.append(f"no advice: it is given for at most {MAX_RANKS_WITH_ADVICE} ranks")
@@ -201,7 +227,7 @@ def _notes(study: Study, prepared: Prepared, small: bool) -> list[str]:
 def _parts(study: Study, prepared: Prepared, modes: int, advice: bool) -> int:
     """What a run consists of, for its progress: steps of the sweep, then limits, alternatives, inputs."""
     sweep = study.sweep
-    points = 1 + sum(len(set(getattr(sweep, name))) for name in SWEPT)
+    points = 1 + sum(len(set(getattr(sweep, name))) for name in (*SWEPT, *JOBS_SWEPT))
     count = points * modes
     if advice and study.advice is not None:
         count += modes

@@ -83,7 +83,7 @@ class Runs:
         self.reference = reference
         self.options = dict(options)
         self.count = 0  # replays so far
-        self._jobs = jobs
+        self.jobs = jobs
         self._found: dict[Point, Document] = {}
         self._ideal: dict[float | None, Document] = {}
         self._worker = Worker(prepared.step, prepared.schedules)
@@ -97,7 +97,7 @@ class Runs:
                 wanted[self._reference_point(setting, semantics)] = None
         missing = [point for point in wanted if point not in self._found]
         prepared = self.prepared
-        documents = sweep(prepared.step, prepared.schedules, missing, jobs=self._jobs, done=done)
+        documents = sweep(prepared.step, prepared.schedules, missing, jobs=self.jobs, done=done)
         self.count += len(missing)
         self._found |= zip(missing, documents, strict=True)
 

@@ -78,13 +78,23 @@ class Fabric(Part):
 Values = Annotated[list[Milliseconds], Field(max_length=MAX_VALUES, default_factory=list)]
 
 
+Counts = Annotated[
+    list[Annotated[int, Field(ge=1, le=1 << 20)]], Field(max_length=MAX_VALUES, default_factory=list)
+]
+
+
 class Sweep(Part):
-    """Values of one input each, tried while all others stay as they are in `fabric`."""
+    """Values of one input each, tried while all others stay as they are in the study.
+
+    `dp` and `microbatches` are of other jobs: the same batch on more GPUs, or in more parts.
+    """
 
     switch_ms: Values
     control_ms: Values
     link_up_ms: Values
     scale_out_gbps: Annotated[list[Gbps], Field(max_length=MAX_VALUES, default_factory=list)]
+    dp: Counts
+    microbatches: Counts
 
 
 class Advice(Part):
