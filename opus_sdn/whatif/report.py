@@ -72,7 +72,7 @@ def bytes_per_dimension(scenario: Scenario) -> dict[str, int]:
             if operation.kind == SEND:
                 found["pipeline"] += operation.size
             elif operation.kind == COLLECTIVE:
-                key = (operation, len(trace.groups[partner].ranks))
+                key = (operation, trace.groups[partner].members)
                 if key not in per_rank:
                     ring = ring_of(*key, scenario.system)
                     per_rank[key] = ring.chunks * ring.sends * ring.size

@@ -72,32 +72,55 @@ def windows_of(workload: Workload, started: Times, ended: Times) -> list[Window]
 
 
 def utilisation(
-    workload: Workload, compute_ns: Sequence[int], finish_ns: int, windows: Iterable[Window], switch_ns: float
+    compute_ns: Sequence[int], exposed_ns: Sequence[int], windows: Iterable[Window], switch_ns: float
 ) -> float:
     """Compute over compute, communication that is not hidden, and stalls; the mean of the stages.
 
     A stage's stall is the sum of what of each switch does not fit into its window.
     """
-    stalls = [0.0] * workload.parallelism.pp
+    stalls = [0.0] * len(compute_ns)
     for window in windows:
         stalls[window.stage] += window.stall_ns(switch_ns)
-    parts = [busy / (finish_ns + stall) for busy, stall in zip(compute_ns, stalls, strict=True)]
+    parts = [
+        busy / (busy + exposed + stall)
+        for busy, exposed, stall in zip(compute_ns, exposed_ns, stalls, strict=True)
+    ]
     return sum(parts) / len(parts)
 
 
 def exposed_communication_ns(workload: Workload, started: Times, ended: Times) -> list[int]:
-    """For each stage, how long its first rank does not compute while it is not at its end."""
+    """For each stage, how long its first rank communicates, inside its host too, and does not compute.
+
+    A message counts from when it is sent; waiting for other stages does not.
+    """
     per_stage = len(started) // workload.parallelism.pp
+    sent = _sends(workload, started, per_stage)
     found = []
     for stage, program in enumerate(workload.programs):
         rank = stage * per_stage
-        busy = sum(
-            ended[rank][position] - started[rank][position]
-            for position, operation in enumerate(program.graph.operations)
-            if operation.kind == COMPUTE
-        )
-        found.append(max(ended[rank]) - busy)
+        talks: list[tuple[int, int]] = []
+        works: list[tuple[int, int]] = []
+        for position, (operation, role) in enumerate(
+            zip(program.graph.operations, program.roles, strict=True)
+        ):
+            begin, end = started[rank][position], ended[rank][position]
+            if operation.kind == COMPUTE:
+                works.append((begin, end))
+            elif role is not None:
+                if operation.kind == RECEIVE:
+                    begin = sent[role.stage, stage, role.tag]
+                talks.append((begin, end))
+        found.append(_length([*talks, *works]) - _length(works))
     return found
+
+
+def _length(intervals: Iterable[tuple[int, int]]) -> int:
+    """Of the time that any of the intervals covers."""
+    total = covered = 0
+    for begin, end in sorted(intervals):
+        total += max(0, end - max(begin, covered))
+        covered = max(covered, end)
+    return total
 
 
 _Transfer = tuple[int, int, str, int]  # begin and end in ns, dimension, bytes

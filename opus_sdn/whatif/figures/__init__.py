@@ -17,7 +17,14 @@ Done = Callable[[int, int], None]
 
 # Each module has `run(*, quick: bool, jobs: int | None, done: Done | None) -> Figure`.
 FIGURES: dict[str, str] = {
+    "minimal": "opus_sdn.whatif.figures.minimal",
+    "4": "opus_sdn.whatif.figures.f04",
+    "5": "opus_sdn.whatif.figures.f05",
     "9": "opus_sdn.whatif.figures.f09",
+    "12": "opus_sdn.whatif.figures.f12",
+    "13": "opus_sdn.whatif.figures.f13",
+    "14": "opus_sdn.whatif.figures.f14",
+    "15": "opus_sdn.whatif.figures.f15",
 }
 
 __all__ = ["FIGURES", "Compared", "Done", "Figure", "Panel", "Series", "run_figure"]

@@ -90,11 +90,11 @@ class Transfers:
         known = self._plans.get((group, operation))
         if known is None:
             members = self._trace.groups[group].ranks
-            ring = ring_of(operation, len(members), self._system)
+            ring = ring_of(operation, self._trace.groups[group].members, self._system)
             following = members[1:] + members[:1]
             # A ring of one sends nothing, and has no link.
             flights = tuple(
-                self._flight(a, b, ring.size) for a, b in zip(members, following, strict=True) if a != b
+                self._flight(a, b, ring.size) for a, b in zip(members, following, strict=True) if ring.sends
             )
             known = self._plans[group, operation] = (ring, flights)
         return known

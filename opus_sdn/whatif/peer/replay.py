@@ -58,6 +58,9 @@ def replay(scenario: Scenario, *, exact: bool = False, memo: object | None = Non
     """
     if scenario.options:
         raise InputError("the published semantics have none", file="options", value=sorted(scenario.options))
+    if any(group.folded > 1 for group in scenario.trace.groups):
+        why = "the published semantics replay every rank: order among equal ranks decides there"
+        raise InputError(why, file="trace", field="folded")
     shared = memo if isinstance(memo, Memo) else Memo()
     if scenario.mode is Mode.PROVISION and scenario.hints is None:
         hints = shared.hints(scenario)

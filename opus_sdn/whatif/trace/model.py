@@ -93,10 +93,20 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A communicator: its name in the trace and its ranks in ring order."""
+    """A communicator: its name in the trace and its ranks in ring order.
+
+    With `folded` above 1, each of them stands for so many ranks that do the same at the same time, joined by
+    links of the bandwidth that the schedules give from the rank to itself.
+    """
 
     name: str
     ranks: tuple[int, ...]
+    folded: int = 1
+
+    @property
+    def members(self) -> int:
+        """How many ranks take part in its collectives."""
+        return len(self.ranks) * self.folded
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from opus_sdn.whatif.engine import Step
 from opus_sdn.whatif.inputs.schedules import Schedules
 from opus_sdn.whatif.rings import ring_of
-from opus_sdn.whatif.trace.model import COLLECTIVE, COMPUTE, NO_PARTNER, SEND, RankTrace, Trace
+from opus_sdn.whatif.trace.load import MAX_NODES
+from opus_sdn.whatif.trace.model import COLLECTIVE, COMPUTE, NO_PARTNER, SEND, Group, RankTrace, Trace
 from opus_sdn.whatif.workload import physical, stg
 from opus_sdn.whatif.workload.accelerators import Accelerator
 from opus_sdn.whatif.workload.fabrics import PIPELINE, balanced_of, schedules_of
-from opus_sdn.whatif.workload.layout import Layout
+from opus_sdn.whatif.workload.layout import TENSOR, Layout
 from opus_sdn.whatif.workload.models import Model
-from opus_sdn.whatif.workload.plan import PHYSICAL, STG, Batch, Parallelism, check_plan
+from opus_sdn.whatif.workload.plan import PHYSICAL, RAIL, STG, Batch, Parallelism, check_plan, refused
 from opus_sdn.whatif.workload.program import Program
 
 # The part of the peak that matrix products reach, where nothing is said: the published accounting has none,
@@ -45,28 +47,33 @@ class Workload:
     @cached_property
     def trace(self) -> Trace:
         """The step as the replays take it. Ranks of one stage share a graph."""
-        layout = self.layout
-        groups, of_rank = layout.numbered()
-        tags = [tuple([0 if role is None else role.tag for role in p.roles]) for p in self.programs]
-        ranks: list[RankTrace] = []
-        known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
-        for rank in range(self.parallelism.ranks):
-            stage = layout.stage(rank)
-            program = self.programs[stage]
-            partners = tuple(
-                [
-                    NO_PARTNER
-                    if role is None
-                    else layout.of_stage(rank, role.stage)
-                    if role.dimension is None
-                    else of_rank[role.dimension][rank]
-                    for role in program.roles
-                ]
-            )
-            partners = known.setdefault((stage, partners), partners)
-            ranks.append(RankTrace(rank, program.graph, partners, tags[stage]))
-        graphs = tuple(dict.fromkeys(program.graph for program in self.programs))
-        return Trace(tuple(ranks), groups, graphs, sum(len(rank.graph) for rank in ranks))
+        return _trace(self.programs, self.layout, *self.layout.numbered())
+
+    @property
+    def rail_layout(self) -> Layout:
+        """Where the ranks of one rail sit."""
+        plan = self.parallelism
+        return Layout(replace(plan, tp=1, ep=plan.experts_on_rail, expert_placement=RAIL))
+
+    @cached_property
+    def rail_trace(self) -> Trace:
+        """One rail of the step. All rails do the same, so that a host is one rank, which stands for all.
+
+        For our own semantics only: the published ones let the order of equal ranks decide.
+        """
+        groups, of_rank = self.rail_layout.numbered()
+        host = self.parallelism.tp
+        folded = tuple([Group(f"host{rank}", (rank,), host) for rank in range(self.rail_layout.plan.ranks)])
+        of_rank[TENSOR] = [len(groups) + rank for rank in range(len(folded))]
+        return _trace(self.programs, self.rail_layout, groups + folded, of_rank)
+
+    def rail_step(self, accelerator: Accelerator) -> Step:
+        """One rail of the step on this GPU."""
+        return Step(self.rail_trace, accelerator.system(self.efficiency))
+
+    def rail_schedules(self, scale_out_gbps: float, scale_up_gbps: float) -> Schedules:
+        """The topologies of one rail, in GB/s of 2^30 bytes. Raises InputError."""
+        return schedules_of(self.rail_layout, scale_out_gbps, scale_up_gbps)
 
     def step(self, accelerator: Accelerator) -> Step:
         """The step on this GPU."""
@@ -142,6 +149,31 @@ def generate(
         programs = physical.stage_programs(model, parallelism, batch, pieces)
     reached = EFFICIENCY[preset] if efficiency is None else efficiency
     return Workload(model, parallelism, batch, preset, reached, programs)
+
+
+def _trace(
+    programs: Sequence[Program], layout: Layout, groups: Sequence[Group], of_rank: Mapping[str, Sequence[int]]
+) -> Trace:
+    """The trace of all ranks; `of_rank` numbers the group of each in every dimension."""
+    nodes = sum(len(program.graph) for program in programs) * layout.plan.ranks // layout.plan.pp
+    if nodes > MAX_NODES:
+        why = f"{nodes} operations of all ranks, at most {MAX_NODES}: fewer microbatches or ranks"
+        raise refused("batch.microbatches", layout.plan.ranks, why)
+    tags = [tuple([0 if role is None else role.tag for role in p.roles]) for p in programs]
+    ranks: list[RankTrace] = []
+    for rank in range(layout.plan.ranks):
+        stage = layout.stage(rank)
+        partners = [
+            NO_PARTNER
+            if role is None
+            else layout.of_stage(rank, role.stage)
+            if role.dimension is None
+            else of_rank[role.dimension][rank]
+            for role in programs[stage].roles
+        ]
+        ranks.append(RankTrace(rank, programs[stage].graph, tuple(partners), tags[stage]))
+    graphs = tuple(dict.fromkeys(program.graph for program in programs))
+    return Trace(tuple(ranks), tuple(groups), graphs, nodes)
 
 
 def even_layers(layers: int, pieces: int) -> list[range]:
