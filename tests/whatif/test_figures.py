@@ -57,7 +57,7 @@ def test_parameters_come_from_a_file_and_only_figures_that_have_some_take_one(tm
     file.write_text("link_up: 300\n")
     with pytest.raises(InputError, match="link_up: no such key; did you mean 'link_up_ms'"):
         run_figure("9", parameters=file)
-    with pytest.raises(InputError, match="figures are 9"):
+    with pytest.raises(InputError, match=r"figures are .*9"):
         run_figure("99")
 
 
