@@ -71,6 +71,21 @@ def windows_of(workload: Workload, started: Times, ended: Times) -> list[Window]
     return found
 
 
+def changes_of_stage(phases: Sequence[Phase]) -> int:
+    """How often a stage changes its dimension in a step that follows another one like it."""
+    names = [phase.dimension for phase in phases]
+    return sum(one != two for one, two in zip(names, names[1:] + names[:1], strict=True))
+
+
+def windows_without_experts(stages: int) -> int:
+    """How many windows a step has, in closed form, when every rank reduces its gradients once.
+
+    On every stage but the first: gradients come in, are reduced, and go on to the stage before. The first one
+    sends nothing on. Holds for GPipe and 1F1B, at any number of microbatches.
+    """
+    return 2 * stages - 1
+
+
 def utilisation(
     compute_ns: Sequence[int], exposed_ns: Sequence[int], windows: Iterable[Window], switch_ns: float
 ) -> float:

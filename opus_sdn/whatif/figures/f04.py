@@ -6,12 +6,19 @@ The published panels are of a measured run of DeepSeek-V2 236B on 256 GPUs; here
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from statistics import median
 
 from opus_sdn.whatif.figures import Done
 from opus_sdn.whatif.figures.model import Compared, Figure, Panel, Series
 from opus_sdn.whatif.figures.replays import line
-from opus_sdn.whatif.windows import Window, windows_of
+from opus_sdn.whatif.windows import (
+    Window,
+    changes_of_stage,
+    phases_of,
+    windows_of,
+    windows_without_experts,
+)
 from opus_sdn.whatif.workload import (
     Accelerator,
     Batch,
@@ -29,6 +36,7 @@ STAGES, TENSOR = 4, 32
 SCALE_OUT_GBPS = 50.0
 PUBLISHED_MEDIAN_MS = dict(zip(DATA_PARALLEL, (187, 94, 47, 24), strict=True))
 PUBLISHED_SHARE = 75.0  # of transitions in measured runs that leave a millisecond or more
+PUBLISHED_CHANGES = 6.0
 FREE_NS = 1e6
 STALL_AT_NS = 10e6
 SCHEDULES = {
@@ -60,6 +68,13 @@ def strong_scaling(data_parallel: int) -> tuple[Workload, Accelerator]:
     plan = Parallelism(dp=data_parallel, pp=STAGES, tp=TENSOR)
     workload = generate(model_card("gpt-80b"), plan, Batch(15_360, 4096), preset="stg")
     return workload, accelerator("published-gb200")
+
+
+@cache
+def _traced() -> Workload:
+    """The emulated Llama 3 8B on 16 GPUs: local batch 8, microbatch 4, sequence 8192."""
+    plan = Parallelism(dp=2, pp=2, tp=4, sharding="full")
+    return generate(model_card("llama3-8b"), plan, Batch(16, 8192, 2))
 
 
 def windows(workload: Workload, gpu: Accelerator, scale_out_gbps: float | None = None) -> list[Window]:
@@ -132,6 +147,15 @@ def _comparison(found: list[Window], medians: dict[int, float]) -> list[Compared
     note = "published of three measured runs, of which this model is one; ours by the model, on 256 A100"
     share = 100 - _share(found, below=FREE_NS)
     rows.append(Compared("windows of 1 ms and more", PUBLISHED_SHARE, share, "%", note=note))
+    outcome = static_outcome(_traced(), accelerator("a100"))
+    phases = phases_of(_traced(), outcome.started_ns, outcome.ended_ns)
+    changes = max(changes_of_stage(own) for own in phases)
+    what = "changes of dimension of a stage, Llama 3 8B, PP 2, FSDP 2, 2 microbatches"
+    rows.append(Compared(what, PUBLISHED_CHANGES, changes, "per step", within=0.0, note="the last stage"))
+    counted = len(windows(*strong_scaling(DATA_PARALLEL[0]), SCALE_OUT_GBPS))
+    closed = float(windows_without_experts(STAGES))
+    what = "windows of a step without experts, PP 4"
+    rows.append(Compared(what, closed, counted, "per step", within=0.0, note="closed form: 2 PP - 1"))
     return rows
 
 
