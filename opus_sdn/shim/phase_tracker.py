@@ -46,6 +46,11 @@ class PhaseTracker:
         """Whether there is a table that was right so far."""
         return self._at >= 0
 
+    @property
+    def at_step_end(self) -> bool:
+        """Nothing was called since the end of a step."""
+        return bool(self._history) and self._history[-1].what.track is STEP_END
+
     def follow(self, operation: Operation) -> Position | None:
         """The program calls this operation, or ends a step. Its place in the table; None without one."""
         self._history.append(operation)

@@ -28,6 +28,9 @@ JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TOKEN_BYTES_MAX = 4096
 FENCE_S_DEFAULT = 15.0
 INIT_S_DEFAULT = 30.0
+PROFILE_STEPS_DEFAULT = 5
+PROFILE_STEPS_MIN = 3  # the first is skipped, and what was seen once does not repeat itself
+PROFILE_STEPS_MAX = 1000
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -101,6 +104,7 @@ class ShimSettings:
     trace_dir: Path | None = None
     nccl_check: NcclCheck = NcclCheck.REFUSE
     labels: Labels = field(default_factory=dict)  # dimensions by rank list
+    profile_steps: int = PROFILE_STEPS_DEFAULT  # 0: every operation asks for itself
 
 
 def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames | None = None) -> ShimSettings:
@@ -138,6 +142,7 @@ def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames |
         labels=labels_in(env),
         retry_budget=retry_budget_in(env),
         trace_dir=_new_folder(env, "OPUS_TRACE_DIR"),
+        profile_steps=_profile_steps(env),
     )
 
 
@@ -195,6 +200,17 @@ def _seconds(env: Mapping[str, str], variable: str, default: float) -> float:
     if not 0.1 <= seconds <= 86_400:
         raise _wrong(variable, value, "use seconds from 0.1 to 86400, as 15")
     return seconds
+
+
+def _profile_steps(env: Mapping[str, str]) -> int:
+    value = env.get("OPUS_PROFILE_STEPS", "").strip()
+    if not value:
+        return PROFILE_STEPS_DEFAULT
+    steps = int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else -1
+    if steps != 0 and not PROFILE_STEPS_MIN <= steps <= PROFILE_STEPS_MAX:
+        remedy = f"use the number of steps to learn from, {PROFILE_STEPS_MIN} to {PROFILE_STEPS_MAX}, as 5"
+        raise _wrong("OPUS_PROFILE_STEPS", value, f"{remedy}, or 0 to have every operation ask for itself")
+    return steps
 
 
 def _controllers(env: Mapping[str, str]) -> tuple[Address, ...]:

@@ -50,6 +50,12 @@ def operation_log() -> OperationLog | None:
     return _job.log if _job is not None else None
 
 
+def end_step() -> None:
+    """A step of the program ends here. Programs with a torch optimizer need not say so: it is seen."""
+    if _job is not None:
+        _job.end_step()
+
+
 def _require_known_torch() -> None:
     """The group subclasses what torch keeps private; an untried version could compute wrong results.
 

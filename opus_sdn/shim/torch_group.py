@@ -94,7 +94,7 @@ class OpusGroup(dist.ProcessGroup):
         self._answer: GroupAnswer | None = None
         self._shifts: Shifts | None = None
         self._exchanges = 0  # all-to-alls across hosts; all members count alike
-        self._ordinal = job.register(self, ranks) if job is not None else 0
+        self._ordinal = job.register(self, ranks, is_default) if job is not None else 0
         self._kinds: dict[tuple[str, int | None, str | None], What] = {}
         if job is not None:
             plug(_is_gated)
@@ -180,6 +180,8 @@ class OpusGroup(dist.ProcessGroup):
         key = (kind, peer, connection)
         what = self._kinds.get(key)
         if what is None:
+            if self._job is not None and not self._kinds:
+                self._job.uses(self._ranks, self._ordinal)
             ends = (None, None) if stream is None else (stream.source, stream.destination)
             name = group_name(self._ranks, self._ordinal)
             label = self._dimension(kind)
@@ -212,6 +214,7 @@ class OpusGroup(dist.ProcessGroup):
         assert job is not None
         job.require_usable()
         operation = job.log.begin(self._what(name, peer=peer), size_of(args))
+        job.note(operation)
         try:
             work = getattr(inner, name)(*args, **kwargs)
         except RuntimeError as failed:

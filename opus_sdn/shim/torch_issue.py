@@ -49,6 +49,21 @@ class IssueQueue:
             self._granted.append(work)
             self._call_somebody()
 
+    def claim(self) -> bool:
+        """Whether the caller may issue one itself now, as none is before it. It calls `yield_turn` then."""
+        with self._changed:
+            if self._issuing or self._granted or self._closed:
+                return False
+            self._issuing = True
+            return True
+
+    def yield_turn(self) -> None:
+        """What the caller claimed to issue is issued."""
+        with self._changed:
+            self._issuing = False
+            if self._granted:
+                self._call_somebody()
+
     def watch(self, work: Finishing) -> None:
         """Have a thread wait for an operation that was issued by somebody else."""
         with self._changed:

@@ -12,12 +12,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
+from torch.distributed import distributed_c10d
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from opus_sdn.intent.errors import Problem
-from opus_sdn.intent.model import Grant, Stream
+from opus_sdn.intent.model import CutRequest, Grant, Stream
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.enrolment import Enrolment
 from opus_sdn.shim.errors import (
@@ -28,15 +30,19 @@ from opus_sdn.shim.errors import (
     OpusRefusedError,
 )
 from opus_sdn.shim.group_settings import label_of
+from opus_sdn.shim.held_run import Fate, HeldRun
 from opus_sdn.shim.links import LinkProbe
 from opus_sdn.shim.naming import rank_list
 from opus_sdn.shim.nccl_fit import check_nccl
-from opus_sdn.shim.operations import Operation, OperationLog
+from opus_sdn.shim.operations import STEP, Operation, OperationLog
+from opus_sdn.shim.phase_tracker import PhaseTracker
+from opus_sdn.shim.program import NO_OFFER, Program
 from opus_sdn.shim.session import UNREACHABLE, RankSession
-from opus_sdn.shim.settings import NcclCheck, ShimSettings
-from opus_sdn.shim.torch_issue import IssueQueue
+from opus_sdn.shim.settings import Mode, NcclCheck, ShimSettings
+from opus_sdn.shim.statistics import GrantWaits
+from opus_sdn.shim.torch_issue import Finishing, IssueQueue
 from opus_sdn.shim.torch_lanes import Call, Lane
-from opus_sdn.shim.torch_works import DirectWork, GatedWork
+from opus_sdn.shim.torch_works import GatedWork
 from opus_sdn.shim.verdict import FATAL
 from opus_sdn.shim.watchdog import Watchdog
 from opus_sdn.shim.wire import GroupAnswer, connection_path, job_path, read_circuits, read_group
@@ -53,11 +59,24 @@ CAUSE_S = 15.0  # the controller looks for a dead rank for 12 s before it names 
 log = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class Abortable(Protocol):
     """A process group whose operations can be made to raise."""
 
     def break_off(self) -> None:
         """Make every inner operation of the group raise, in all threads."""
+
+
+class OneByOne:
+    """Several operations to be seen to their end by one thread."""
+
+    def __init__(self, works: list[GatedWork]) -> None:
+        self._works = works
+
+    def finish(self) -> None:
+        """Wait for each of them."""
+        for work in self._works:
+            work.finish()
 
 
 class RankJob:
@@ -104,20 +123,36 @@ class RankJob:
             on_grant=self._granted,
             on_failed=self._fail,
             on_refused=self._refused,
+            on_cut=self._cut,
             fence_s=settings.fence_s,
             deadline_s=enrolment.deadline_s,
             watchdog=Watchdog.start(settings.fence_s / LOOKS_PER_FENCE) if settings.watchdog else None,
         )
+        tracker = PhaseTracker(settings.profile_steps)
+        self._program: Program[GatedWork] = Program(
+            tracker, self._session, hints=settings.mode is Mode.PROVISION
+        )
+        self._waits = GrantWaits()
+        self._groups_known = 0  # to torch
+        self._runs_over = threading.Condition(self._order)
+        self._steps = register_optimizer_step_post_hook(lambda *_: self.end_step())
 
     # --- groups
 
-    def register(self, group: Abortable, ranks: tuple[int, ...]) -> int:
+    def register(self, group: Abortable, ranks: tuple[int, ...], is_default: bool = False) -> int:
         """Take a new group in; returns its ordinal among groups of the same ranks."""
         with self._order:
             self._groups.add(group)
             ordinal = self._ordinals.get(ranks, 0)
             self._ordinals[ranks] = ordinal + 1
+            if len(ranks) > 1 and not is_default:  # torch makes a default group for programs that need none
+                self._program.has_group(ranks, ordinal)
         return ordinal
+
+    def uses(self, ranks: tuple[int, ...], ordinal: int) -> None:
+        """The first operation of a group."""
+        with self._order:
+            self._program.uses_group(ranks, ordinal)
 
     def check_in(self, name: str, ranks: tuple[int, ...], dimension: str, ordinal: int) -> GroupAnswer:
         """Ask the controller how the group's traffic travels. Raises OpusJobFailed, OpusRefusedError."""
@@ -183,26 +218,104 @@ class RankJob:
         tag: int | None = None,
         blocking: bool = False,
     ) -> GatedWork:
-        """Declare the next operation of a stream; it is issued once it is granted. Never blocks."""
+        """The next operation of a stream: declared, and issued once it is granted, or issued now.
+
+        Never blocks for a grant. An operation that a held run covers needs none; it is issued by this thread.
+        """
         self.require_usable()
+        is_here = False
         with self._order:
             n = self._next.get(stream, 0)
             work = GatedWork(self, lane, call, tensors, stream, n, operation)
-            self._ungranted[stream, n] = work
-            try:
-                operation.arrived_ns = time.monotonic_ns()
-                self._session.arrive(stream, n, tag, blocking)
-            except BaseException:
-                del self._ungranted[stream, n]
-                raise
+            called = self._program.call(operation, stream, n, work)
+            if called.fate is Fate.ARRIVE:
+                self._arrive(work, tag, blocking, called.closed, called.quiet)
+            elif called.fate is Fate.ISSUE:
+                operation.granted_ns = operation.called_ns
+                is_here = self._queue.claim()
+                if not is_here:
+                    self._queue.put(work)
             self._next[stream] = n + 1
             self._live.add(work)
         if self._failed is not None:  # it may have failed before this work was in the list
             work.settle(self._failed)
+        if is_here and called.run is not None:
+            self._issue_here(work, called.run, blocking)
         return work
+
+    def _arrive(self, work: GatedWork, tag: int | None, blocking: bool, closed: int, quiet: int) -> None:
+        """Ask for an operation. With the lock held."""
+        self._ungranted[work.stream, work.n] = work
+        work.operation.arrived_ns = time.monotonic_ns()
+        try:
+            self._session.arrive(work.stream, work.n, tag, blocking, closed, quiet)
+        except BaseException:
+            del self._ungranted[work.stream, work.n]
+            raise
+
+    def _issue_here(self, work: GatedWork, run: HeldRun[GatedWork], blocking: bool) -> None:
+        """Issue an operation of a held run in the program's own thread, as nothing is before it.
+
+        The last one has the others seen to their end, also when the program never waits for them.
+        """
+        work.is_here = True
+        try:
+            issued = work.issue()
+        finally:
+            self._queue.yield_turn()
+        with self._order:
+            if issued:
+                run.here.append(work)
+            if not (run.is_complete or run.is_cut):
+                return
+            works, run.here = run.here, []
+        if blocking and issued and work.waits_here:
+            work.finish()
+        self._see_out([work for work in works if not work.is_completed()])
+
+    def _see_out(self, works: list[GatedWork]) -> None:
+        """Have a thread wait for operations that were issued by others."""
+        if works:
+            self._queue.watch(OneByOne(works))
+
+    def turn_to(self, operation: Operation) -> None:
+        """The program waits for an operation that needed no grant."""
+        if self._program.holds_runs:
+            with self._order:
+                self._program.wait(operation.what.group)
+
+    def note(self, operation: Operation) -> None:
+        """The program calls an operation that needs no grant."""
+        with self._order:
+            self._program.turn(operation)
+
+    def end_step(self) -> None:
+        """The program's optimizer has made a step."""
+        if os.getpid() != self._pid or self._closed:
+            return
+        with self._order:
+            self._program.is_bypassed = self._has_unseen_groups()
+            if not self._program.tracker.at_step_end:  # several optimizers make one step
+                operation = self.log.begin(STEP, 0)
+                operation.finished_ns = operation.called_ns
+                self._program.turn(operation)
+
+    def _has_unseen_groups(self) -> bool:
+        """Whether the program made groups with another backend: their operations and waits are not seen."""
+        made = distributed_c10d._world.pg_map
+        if len(made) == self._groups_known:
+            return self._program.is_bypassed
+        self._groups_known = len(made)
+        return any(
+            not isinstance(group, Abortable) and group.size() > 1 and backend != "fake"
+            for group, (backend, _) in made.items()
+        )
 
     def block(self, work: GatedWork) -> None:
         """The host waits for this operation."""
+        if self._program.holds_runs:
+            with self._order:
+                self._program.wait(work.stream.connection)
         self._session.block(work.stream, work.n)
 
     def begin(self, work: GatedWork) -> None:
@@ -215,13 +328,22 @@ class RankJob:
 
     def end(self, work: GatedWork) -> None:
         """The operation is over: tell the witness, then the controller."""
+        self._tell_witness(lambda witness: witness.end(self._witness_id(work)))
         with self._order:
             self._live.discard(work)
-        self._tell_witness(lambda witness: witness.end(self._witness_id(work)))
-        self._session.release(work.stream, work.n)
+            first = self._program.finished(work.stream, work.n)
+            if first is not None:
+                self._release(work.stream, first)
 
-    def watch(self, work: DirectWork) -> None:
-        """Have a thread see an ungated operation finish."""
+    def _release(self, stream: Stream, n: int) -> None:
+        """A run is over: give its circuits back, and say what comes next. With the lock held."""
+        need = self._program.next_need()
+        known = need is not None and need in self._next
+        self._session.release(stream, n, (need, self._next[need]) if need is not None and known else None)
+        self._runs_over.notify_all()
+
+    def watch(self, work: Finishing) -> None:
+        """Have a thread see an operation finish."""
         self._queue.watch(work)
 
     def explain(self, failed: BaseException, work: GatedWork | None) -> BaseException:
@@ -268,6 +390,7 @@ class RankJob:
         deadline = time.monotonic() + timeout_s
         with self._order:
             works = [w for w in self._live if group in (None, w.stream.connection.partition(":")[0])]
+        self._see_out([work for work in works if work.is_here])
         for work in works:
             work.wait_done(max(0.0, deadline - time.monotonic()))
 
@@ -276,7 +399,9 @@ class RankJob:
         if os.getpid() != self._pid or self._closed:
             return
         self._closed = True
+        self._steps.remove()
         if self._failed is None:
+            self._leave_runs(drain_s)
             self.drain(timeout_s=drain_s)
         with self._order:
             left, failed = list(self._live), self._failed
@@ -298,20 +423,65 @@ class RankJob:
             self._witness.close()
         self._client.close()
 
+    def _leave_runs(self, timeout_s: float) -> None:
+        """Cut what this rank holds and will not use; the others have to know how far it came."""
+        deadline = time.monotonic() + timeout_s
+        with self._order:
+            self._program.leave()
+            here = [work for run in self._program.runs for work in run.here]
+        self._see_out(here)
+        with self._runs_over:
+            while self._program.holds_runs and self._failed is None and time.monotonic() < deadline:
+                self._runs_over.wait(deadline - time.monotonic())
+
     # --- what the session tells, on its thread
 
     def _granted(self, grant: Grant) -> None:
+        now = time.monotonic_ns()
         with self._order:
-            work = self._ungranted.pop((grant.stream, grant.n), None)
-        if work is not None:
-            work.operation.granted_ns = time.monotonic_ns()
+            works = []
+            for n in range(grant.n, grant.n + grant.length):
+                work = self._ungranted.pop((grant.stream, n), None)
+                if work is None:
+                    break
+                works.append(work)
+            self._program.granted(grant, len(works))
+            if works:
+                self._waits.granted(works[0].operation, now)
+            self._issue_all(works, now)
+
+    def _issue_all(self, works: list[GatedWork], now: int) -> None:
+        """Put operations in the queue. With the lock held: no call of the program may come between."""
+        for work in works:
+            work.operation.granted_ns = now
             self._queue.put(work)
+
+    def _cut(self, request: CutRequest) -> None:
+        """A run is being cut: say how far this rank is in it, or go on up to its end."""
+        with self._order:
+            if request.length is None:
+                run = self._program.asked(request.stream, request.n)
+                here = run.here if run is not None else []
+            else:
+                here = []
+                told = self._program.told(request.stream, request.n, request.length)
+                if told is not None:
+                    run, going, rest = told
+                    here = run.here
+                    self._issue_all(going, time.monotonic_ns())
+                    for work in rest:
+                        self._arrive(work, None, bool(work.operation.wait_begin_ns), *NO_OFFER)
+                    first = self._program.over(run)
+                    if first is not None:
+                        self._release(run.stream, first)
+        self._see_out(list(here))
 
     def _refused(self, stream: Stream, n: int, refused: ControllerError) -> None:
         with self._order:
             work = self._ungranted.pop((stream, n), None)
             if work is not None:
                 self._live.discard(work)
+                self._program.finished(stream, n)
         if work is not None:
             work.settle(OpusRefusedError(refused.problem, refused.detail))
 
@@ -323,6 +493,7 @@ class RankJob:
             works = list(self._live)
             self._live.clear()
             self._ungranted.clear()
+            self._runs_over.notify_all()
             self._ending.start()
         self._has_failed.set()
         log.warning("job failed rank=%d cause=%s", self.rank, failed)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from opus_sdn.intent.model import Stream
 from opus_sdn.shim.errors import OpusError, OpusJobFailed, OpusRefusedError
 from opus_sdn.shim.operations import Operation
+from opus_sdn.shim.torch_issue import Finishing
 from opus_sdn.shim.torch_lanes import Call, Lane, is_broken_connection
 
 NO_TIMEOUT = timedelta(0)  # what C++ passes for none
@@ -29,6 +30,9 @@ class Owner(Protocol):
     def block(self, work: GatedWork) -> None:
         """The host waits for this operation."""
 
+    def turn_to(self, operation: Operation) -> None:
+        """The program waits for an operation that needed no grant."""
+
     def begin(self, work: GatedWork) -> None:
         """The operation is about to be issued."""
 
@@ -38,8 +42,37 @@ class Owner(Protocol):
     def explain(self, failed: BaseException, work: GatedWork | None) -> BaseException:
         """The error to raise for an inner one: the cause that the controller names to all ranks."""
 
-    def watch(self, work: DirectWork) -> None:
+    def watch(self, work: Finishing) -> None:
         """Have a thread call `finish`."""
+
+
+class Latch:
+    """As `threading.Event`, at a tenth of what one of those costs to make: every operation has one."""
+
+    __slots__ = ("_key", "_lock", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._key = [None]
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake whoever waits; nothing when it is set."""
+        try:
+            self._key.pop()  # one thread only gets it
+        except IndexError:
+            return
+        self.is_set = True
+        self._lock.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until it is set; False when it is not within the time."""
+        if not self.is_set:
+            if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
+                return False
+            self._lock.release()  # the next one's turn
+        return True
 
 
 class OpusWork(dist.Work):
@@ -53,14 +86,14 @@ class OpusWork(dist.Work):
         self._tensors = tensors
         self._inner: Any = None
         self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._done = Latch()
         self._error: BaseException | None = None
         self._base: torch.futures.Future[Any] | None = None
         self._future: torch.futures.Future[Any] | None = None
 
     def is_completed(self) -> bool:
         """Whether the operation has finished on the device, or failed."""
-        return self._done.is_set()
+        return self._done.is_set
 
     def is_success(self) -> bool:
         """Whether it has finished without an error."""
@@ -96,7 +129,7 @@ class OpusWork(dist.Work):
                 )
                 self._base = torch.futures.Future(devices=list(devices))
                 self._future = self._base.then(_unwrap)
-            future, settled = self._future, self._done.is_set()
+            future, settled = self._future, self._done.is_set
         if settled:
             self._fill()
         return future
@@ -104,7 +137,7 @@ class OpusWork(dist.Work):
     def settle(self, error: BaseException | None) -> bool:
         """Record the outcome and wake whoever waits. False when it was settled before."""
         with self._lock:
-            if self._done.is_set():
+            if self._done.is_set:
                 return False
             self._error = error
             self.operation.failed = error is not None
@@ -137,7 +170,11 @@ class OpusWork(dist.Work):
 
 
 class GatedWork(OpusWork):
-    """An operation that is issued by the job's issue queue once it has been granted."""
+    """An operation that is issued by the job's issue queue once it has been granted.
+
+    One that a held run covers is issued by the thread that calls it, and `is_here` then: its end is seen by
+    whoever waits for it first, the program or a thread of the job.
+    """
 
     def __init__(
         self,
@@ -153,10 +190,17 @@ class GatedWork(OpusWork):
         self.stream = stream
         self.n = operation.n = n
         self._call: Call | None = lane.capture(call, tensors)
-        self._issued = self._done if lane.wait_blocks_host else threading.Event()
+        self._issued = self._done if lane.wait_blocks_host else Latch()
+        self._finishing = threading.Lock()
+        self.is_here = False
 
     def __repr__(self) -> str:
         return f"GatedWork({self.stream}#{self.n})"
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether a thread that waits for it sees its end, as the host is blocked until then."""
+        return self._lane.wait_blocks_host
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the operation is done (on CUDA: is issued, and the current stream waits for it).
@@ -164,7 +208,9 @@ class GatedWork(OpusWork):
         Raises OpusJobFailed, the inner backend's error, or OpusError after a `timeout` that is not zero.
         """
         self._begin_wait()
-        if not self._issued.is_set():
+        if self.is_here and self.waits_here:
+            self.finish()
+        elif not self._issued.is_set:
             self._owner.block(self)
             if not self._issued.wait(timeout.total_seconds() or None):
                 raise OpusError(f"operation {self.n} of {self.stream} was not done within {timeout}")
@@ -177,7 +223,7 @@ class GatedWork(OpusWork):
     def issue(self) -> bool:
         """Hand the operation to the inner backend; called in the order of grants. False: it has failed."""
         call, self._call = self._call, None
-        if self._done.is_set() or call is None:
+        if self._done.is_set or call is None:
             return False  # the job failed between the grant and now
         try:
             self._owner.begin(self)
@@ -197,19 +243,36 @@ class GatedWork(OpusWork):
 
     def finish(self) -> None:
         """Block until the operation has finished on the device; then release it and wake whoever waits."""
-        try:
-            self._lane.finish(self._inner)
-        except OpusRefusedError as refused:  # found while it ran, on all members alike
-            self._end(refused)
-        except Exception as failed:  # noqa: BLE001 - see `issue`
-            self.settle(self._owner.explain(failed, self))
-        else:
-            self._end(None)
+        with self._finishing:
+            if self._done.is_set:
+                return
+            try:
+                self._lane.finish(self._inner)
+            except OpusRefusedError as refused:  # found while it ran, on all members alike
+                self._end(refused)
+            except Exception as failed:  # noqa: BLE001 - see `issue`
+                self.settle(self._owner.explain(failed, self))
+            else:
+                self._end(None)
+
+    def is_completed(self) -> bool:
+        """Whether the operation has finished on the device, or failed."""
+        if self.is_here and not self._done.is_set and self._inner is not None and self._inner.is_completed():
+            self.finish()
+        return self._done.is_set
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors; callable before the operation is issued."""
+        asked_before = self._future is not None
+        future = super().get_future()
+        if self.is_here and not asked_before:
+            self._owner.watch(self)
+        return future
 
     def _end(self, outcome: BaseException | None) -> None:
         """Give the circuits back, unless the job has failed meanwhile; then wake whoever waits."""
         try:
-            if not self._done.is_set():
+            if not self._done.is_set:
                 self._owner.end(self)
         except Exception as failed:  # noqa: BLE001 - it must not kill the thread that others depend on
             outcome = outcome or failed
@@ -235,18 +298,20 @@ class DirectWork(OpusWork):
 
     def is_completed(self) -> bool:
         """Whether the operation has finished; gloo knows that of a message only after `wait`."""
-        return self._done.is_set() or self._inner is None or bool(self._inner.is_completed())
+        return self._done.is_set or self._inner is None or bool(self._inner.is_completed())
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the operation is done (on CUDA: the current stream waits for it)."""
         self._begin_wait()
+        if not self._done.is_set:
+            self._owner.turn_to(self.operation)
         if self._inner is None:
             self.settle(None)
         elif not self._lane.wait_blocks_host:
             self._inner.wait()
         else:
             with self._once:
-                if not self._done.is_set():
+                if not self._done.is_set:
                     self._wait_inner(timeout)
             self._raise()
         self._end_wait()
@@ -272,7 +337,7 @@ class DirectWork(OpusWork):
     def finish(self) -> None:
         """As `wait`, for the thread that completes the future: the error goes there."""
         with self._once:
-            if not self._done.is_set():
+            if not self._done.is_set:
                 self._wait_inner(NO_TIMEOUT)
 
     def _wait_inner(self, timeout: timedelta) -> None:

@@ -15,6 +15,7 @@ from opus_sdn.intent.model import Stream
 from opus_sdn.shim.errors import OpusError, OpusJobFailed, OpusRefusedError
 from opus_sdn.shim.operations import Operation, OperationLog, What
 from opus_sdn.shim.torch_cuda import CudaLane
+from opus_sdn.shim.torch_issue import Finishing
 from opus_sdn.shim.torch_lanes import HostLane, Lane, is_broken_connection, tensors_in
 from opus_sdn.shim.torch_works import DirectWork, GatedWork
 
@@ -39,6 +40,9 @@ class Owner:
     def block(self, work: GatedWork) -> None:
         self.notes.append("block")
 
+    def turn_to(self, operation: Operation) -> None:
+        self.notes.append("turn to")
+
     def begin(self, work: GatedWork) -> None:
         self.notes.append("begin")
 
@@ -49,7 +53,7 @@ class Owner:
         self.notes.append(f"explain {type(failed).__name__}")
         return FAILED
 
-    def watch(self, work: DirectWork) -> None:
+    def watch(self, work: Finishing) -> None:
         threading.Thread(target=work.finish, daemon=True).start()
 
 
@@ -200,7 +204,7 @@ def test_an_ungated_work_waits_once_and_explains_what_breaks() -> None:
     for _ in range(2):
         with pytest.raises(OpusJobFailed, match="rank 3 died"):
             broken.wait()
-    assert owner.notes == ["explain RuntimeError"]
+    assert owner.notes == ["turn to", "turn to", "explain RuntimeError"]
     assert DirectWork(
         owner, HostLane(), None, [], record()
     ).wait()  # NCCL gives no Work for what it did at once
