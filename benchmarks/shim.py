@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
 
 from opus_sdn.demo.controller import Controller
 from opus_sdn.demo.launcher import Zygote
@@ -79,11 +80,9 @@ def calls_that_do_nothing(kind: str) -> float:
     return best * 1e6
 
 
-def _build_nothing(options: Any, backend_options: Any) -> dict[str, Any]:
+def _build_nothing(options: Any, _: Any) -> dict[str, Any]:
     """An inner backend whose operations are done at once."""
-    from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - private, and needed here alone
-
-    return {"cpu": FakeProcessGroup._create_internal(options.group_rank, options.group_size)}
+    return {"cpu": FakeProcessGroup._create_internal(options.group_rank, options.group_size)}  # noqa: SLF001
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ def test_every_operation_is_recorded_with_its_name_its_size_and_its_moments_in_o
         assert said == [
             ("allreduce", "world", True, 0, 16),
             ("all_gather_single", "world", True, 1, 64),
-            ("allreduce", "other", False, None, 8),
+            ("allreduce", "dp", False, None, 8),
             (message[0], "world", True, 0, 32),
             ("barrier", "world", True, 2, 0),
         ]
