@@ -329,22 +329,23 @@ class RankSession:
             events.append(self._heard_at + self._deadline_s)
         if self._retry_at > now:
             events.append(self._retry_at)
-        elif not has_news and not any(exchange.is_poll for exchange in under_way):
+        elif has_news or self._is_full():
+            pass  # a moment that has passed would be asked for again and again
+        elif not any(exchange.is_poll for exchange in under_way):
             events.append(self._quiet_since + LINGER_S)
-        elif not has_news and len(under_way) < EXCHANGES_MAX and all(x.is_poll for x in under_way):
+        elif all(exchange.is_poll for exchange in under_way):
             events.append(self._overdue_at())
         return min(events, default=now + self._poll_s)
 
     def _next(self, now: float) -> tuple[Letter, float] | None:
         """The request that is due now, with the seconds it may wait for its answer."""
         under_way = self._exchanges.under_way
-        if now < self._retry_at or len(under_way) >= EXCHANGES_MAX:
-            return None
         with self._lock:
             self._one_by_one = self._one_by_one and self._talk.untold > 0
+            if now < self._retry_at or self._is_full():
+                return None
             if self._one_by_one:
-                busy = any(exchange.letter.news for exchange in under_way)
-                return None if busy else (self._talk.compose(most=1), 0.0)
+                return self._talk.compose(most=1), 0.0
             listens = self._talk.listens
             if not self._talk.has_news:
                 if any(exchange.is_poll for exchange in under_way):
@@ -355,6 +356,12 @@ class RankSession:
                 return self._talk.compose(), self._poll_s
             letter = self._talk.compose()
             return letter, self._poll_s if listens else 0.0
+
+    def _is_full(self) -> bool:
+        """Nothing more is sent before an answer comes, or one of the requests is given up."""
+        under_way = self._exchanges.under_way
+        busy = self._one_by_one and any(exchange.letter.news for exchange in under_way)
+        return busy or len(under_way) >= EXCHANGES_MAX
 
     def _overdue_at(self) -> float:
         """When a poll has waited for its answer for too long: then another request asks beside it.

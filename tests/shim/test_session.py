@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +21,9 @@ from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.fabric import DriftPolicy
 from opus_sdn.intent.model import CoreSettings, Grant, Stream
 from opus_sdn.shim.client import ControllerClient
+from opus_sdn.shim.conversation import Answer, Conversation
 from opus_sdn.shim.errors import ControllerError, ForkedProcessError, OpusError, OpusJobFailed
-from opus_sdn.shim.session import UNREACHABLE, RankSession, answer_within_s
+from opus_sdn.shim.session import EXCHANGES_MAX, LINGER_S, UNREACHABLE, RankSession, answer_within_s
 from opus_sdn.shim.settings import Address
 from tests.shim.small_controller import SmallController, a_fabric
 
@@ -134,6 +137,45 @@ def test_a_circuit_that_is_lost_under_a_rank_is_a_warning_in_its_log(
                 a.session.arrive(OTHER, n)
             eventually(lambda: "circuit lost under this rank rank=0" in caplog.text)
             assert caplog.text.count("circuit lost under this rank rank=0") == 1
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("said", ["nothing", "arrivals", "releases"])
+@pytest.mark.parametrize("quiet_s", [0.0, LINGER_S, 4.0, 100.0])
+@pytest.mark.parametrize(
+    "under_way", [kinds for n in range(EXCHANGES_MAX + 1) for kinds in product(("poll", "ask"), repeat=n)]
+)
+def test_who_has_nothing_to_send_waits_for_a_moment_that_has_not_passed(
+    under_way: tuple[str, ...], quiet_s: float, said: str, one_by_one: bool
+) -> None:
+    now = 1000.0
+    talk = Conversation(rank=0, start=1)
+    session = RankSession.__new__(RankSession)
+    session._talk, session._lock, session._failed = talk, threading.RLock(), None
+    session._retry_at, session._one_by_one = 0.0, one_by_one
+    session._heard_at, session._quiet_since = now - 1.0, now - quiet_s
+    session._fence_s, session._deadline_s, session._poll_s = 15.0, 30.0, 5.0
+    requests = [
+        SimpleNamespace(is_poll=kind == "poll", letter=talk.compose(), expires_at=now + 3.0)
+        for kind in under_way
+    ]
+    if said != "nothing":
+        talk.arrive(RING, 0)
+        letter = talk.compose()
+        if said == "releases":
+            talk.answered(letter, Answer(1, (Grant(1, RING, 0, 1),)))
+            talk.release(RING, 0)
+        for request in requests[:1]:
+            request.letter = talk.compose()
+    session._exchanges = SimpleNamespace(under_way=requests)  # type: ignore[assignment]
+    for _ in range(EXCHANGES_MAX + 1):  # it sends what it has
+        due = session._next(now)
+        if due is None:
+            break
+        letter, wait_s = due
+        requests.append(SimpleNamespace(is_poll=wait_s > 0, letter=letter, expires_at=now + wait_s + 5.0))
+    assert due is None
+    assert session._next_event(now) > now
 
 
 def test_news_are_said_at_once_although_a_long_poll_stands() -> None:

@@ -229,19 +229,20 @@ class SimRank:
             events.append(self._heard_at + self._deadline_s)
         if self._retry_at > now:
             events.append(self._retry_at)
-        elif not self.talk.has_news and not any(x.is_poll for x in self._under_way):
+        elif self.talk.has_news or self._is_full():
+            pass
+        elif not any(x.is_poll for x in self._under_way):
             events.append(self._quiet_since + LINGER_S)
-        elif len(self._under_way) < EXCHANGES_MAX and all(x.is_poll for x in self._under_way):
+        elif all(x.is_poll for x in self._under_way):
             events.append(self._overdue_at())
         return min(events, default=now + self._poll_s)
 
     def _next(self, now: float) -> tuple[Letter, float] | None:
-        if now < self._retry_at or len(self._under_way) >= EXCHANGES_MAX:
-            return None
         self._one_by_one = self._one_by_one and self.talk.untold > 0
+        if now < self._retry_at or self._is_full():
+            return None
         if self._one_by_one:
-            busy = any(exchange.letter.news for exchange in self._under_way)
-            return None if busy else (self.talk.compose(most=1), 0.0)
+            return self.talk.compose(most=1), 0.0
         waiting = self.talk.waiting > 0
         if self.talk.has_news:
             return self.talk.compose(), self._poll_s if waiting else 0.0
@@ -251,6 +252,10 @@ class SimRank:
         if not waiting and now < self._quiet_since + LINGER_S:
             return None
         return self.talk.compose(), self._poll_s
+
+    def _is_full(self) -> bool:
+        busy = self._one_by_one and any(exchange.letter.news for exchange in self._under_way)
+        return busy or len(self._under_way) >= EXCHANGES_MAX
 
     def _overdue_at(self) -> float:
         return self._quiet_since + self._poll_s + self._fence_s / 15
