@@ -7,12 +7,12 @@ what that rank has heard and done; what is true of a circuit is what its switch 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from opus_sdn.drivers.emulated import Transition
 from opus_sdn.intent import changes as ch
-from opus_sdn.intent.fabric import Circuit, Fabric
+from opus_sdn.intent.fabric import Circuit, CrossConnect, Fabric
 from opus_sdn.intent.model import Grant, RankKey, Stream
 from tests.intent.virtual_switch import ViolationError
 from tests.intent.watch import INTENT_STEPS, STEP_STEPS, Run, check_events
@@ -116,7 +116,6 @@ class Books:
         match change:
             case ch.StepPlanned():
                 self._step(change.step, "planned")
-                self._planned(change)
             case ch.StepMoved():
                 self._step(change.step, change.state)
             case ch.CircuitsObserved():
@@ -218,12 +217,17 @@ class Books:
         """Somebody or something else has changed the light of these positions."""
         self._hurt[device.name] |= positions
 
-    def sent(self, device: SimDevice, epoch: int) -> None:
-        """A command leaves the controller: I6. It may land after that start's end, within its deadline."""
+    def sent(self, device: SimDevice, epoch: int, add: Iterable[CrossConnect]) -> None:
+        """A command leaves the controller: I6, I11. It may land after the end of that start, in its time."""
         if epoch != self._life:
             raise ViolationError(
                 "I6", f"{device.name} is commanded in epoch {epoch}, start {self._life} rules"
             )
+        # What the controller has read, that is: light may come late, or by itself.
+        known = device.core.table & device.read
+        there = [pair for pair in add if pair in known and not set(pair) & self._hurt[device.name]]
+        if there:
+            raise ViolationError("I11", f"{device.name} is to add {there}, which are up already")
 
     def commanded(self, device: SimDevice, transition: Transition) -> None:
         """A device has taken a command: I1, I2, I8, I12."""
@@ -371,15 +375,6 @@ class Books:
                 raise ViolationError(
                     "I1", f"the lock of {key} on {change.stream}#{change.n} goes, it holds it"
                 )
-
-    def _planned(self, plan: ch.StepPlanned) -> None:
-        """I11: nothing is made that is there."""
-        device = self._devices[plan.switch]
-        # What the controller has read, that is: light may come late, or by itself.
-        known = device.core.table & device.read
-        there = [pair for pair in plan.add if pair in known and not set(pair) & self._hurt[plan.switch]]
-        if there:
-            raise ViolationError("I11", f"step {plan.step} adds {there}, which are up already")
 
     def _move(self, run: Run, to: str) -> None:
         known = self._intents.get(run, "")

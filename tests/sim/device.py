@@ -40,7 +40,7 @@ FOREIGN_EPOCH = -1  # in the device's log: somebody else's command
 class Watcher(Protocol):
     """Hears of every command at the moment when the device has taken it, and of light that went by itself."""
 
-    def sent(self, device: SimDevice, epoch: int) -> None: ...
+    def sent(self, device: SimDevice, epoch: int, add: tuple[CrossConnect, ...]) -> None: ...
 
     def commanded(self, device: SimDevice, transition: Transition) -> None: ...
 
@@ -203,7 +203,7 @@ class SimDriver:
         """Send the command, whatever becomes of its answer."""
         assert mode is ConflictMode.SAFE, "what is in the way is removed by name or not at all"
         await self._passed("before a driver call")
-        self.device.watcher.sent(self.device, epoch)
+        self.device.watcher.sent(self.device, epoch, add)
         fault = self._meet("apply")
         refusal = self._refusal(fault)
         if refusal is not None:

@@ -22,7 +22,7 @@ from opus_sdn.drivers.emulated import Transition
 from opus_sdn.drivers.faults import READ_FAULTS, FaultKind
 from opus_sdn.drivers.witness import TrafficWitness
 from opus_sdn.intent.changes import Batch
-from opus_sdn.intent.fabric import Switch
+from opus_sdn.intent.fabric import CrossConnect, Switch
 from opus_sdn.intent.model import RankKey
 from opus_sdn.store.base import Store
 from opus_sdn.store.memory import MemoryStore
@@ -282,9 +282,9 @@ class World:
 
     # --- devices
 
-    def sent(self, device: SimDevice, epoch: int) -> None:
+    def sent(self, device: SimDevice, epoch: int, add: tuple[CrossConnect, ...]) -> None:
         """A command leaves the controller (for `SimDriver`)."""
-        self.books.sent(device, epoch)
+        self.books.sent(device, epoch, add)
 
     def commanded(self, device: SimDevice, transition: Transition) -> None:
         """A device has taken a command of the controller (for `SimDevice`)."""
