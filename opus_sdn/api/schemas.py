@@ -283,7 +283,9 @@ class WireArrival(_Wire):
     closed: Annotated[Length, Field(description="Operations until the first wait outside the run")] = 1
     quiet: Annotated[Length, Field(description="Operations until the next issue elsewhere")] = 1
     tag: Annotated[int | None, Field(ge=-WHOLE_MAX, le=WHOLE_MAX, description="Message tag")] = None
-    blocking: Annotated[bool, Field(description="Whether the host blocks until it is granted")] = False
+    blocking: Annotated[
+        bool, Field(description="Whether the host waits for it; a rank that hints says so at once")
+    ] = False
 
 
 class WireRelease(_Wire):

@@ -30,6 +30,7 @@ class HintedMoves:
 
 def take_hint(job: JobCore, rank: int, hint: Hint) -> None:
     """The rank's newest hint. A late copy of one whose operation has arrived says nothing new."""
+    job.hints_heard = True
     session = job.ranks[rank]
     if job.stream(hint.stream).standing(rank, hint.n) is not None:
         return

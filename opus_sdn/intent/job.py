@@ -119,6 +119,9 @@ class JobCore:
         self.patient_until: float | None = (
             None  # when the first of those that yield to messages yields no more
         )
+        self.hints_heard = False
+        self.alternating: set[str] = set()  # rings whose ports several microbatches of one stream need too
+        self._messages_at: dict[Terminal, dict[Stream, StreamState]] = {}
         self.seed: Seed | None = None
         self.kept: dict[int, tuple[StreamState, HeldRun]] = {}  # rank -> a run > 1 that it holds with others
         self.cuts: dict[tuple[Stream, int], HeldRun] = {}  # held runs that a member has left
@@ -265,7 +268,19 @@ class JobCore:
             self.connections[connection.id] = connection
             state = StreamState(stream, connection)
             self.streams[stream] = state
+            if connection.pattern is Pattern.PAIR:
+                for circuit in connection.circuits:
+                    for terminal in circuit.terminals:
+                        self._messages_at.setdefault(terminal, {})[stream] = state
         return state
+
+    def messages_against(self, ring: Connection) -> list[StreamState]:
+        """Streams of messages that need a port of the ring for another circuit."""
+        found: dict[Stream, StreamState] = {}
+        for circuit in ring.circuits:
+            for terminal in circuit.terminals:
+                found |= self._messages_at.get(terminal, {})
+        return [s for s in found.values() if not set(s.connection.circuits) <= set(ring.circuits)]
 
     def digit(self, connection: Connection) -> int | None:
         """The topology digit of the dimension that a connection belongs to."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from opus_sdn.intent.changes import IntentState
 from opus_sdn.intent.fabric import Circuit, Terminal
 from opus_sdn.intent.model import CoreSettings, Pattern
-from opus_sdn.intent.streams import Intent, StreamState
+from opus_sdn.intent.streams import Intent
 
 IsUp = Callable[[Circuit], bool]
 
@@ -40,20 +40,6 @@ def in_order(intents: Iterable[Intent], now: float, settings: CoreSettings, is_u
 def overdue(intent: Intent, now: float, settings: CoreSettings) -> bool:
     """Overtaken as often, or waiting as long, as the settings allow."""
     return intent.overtaken >= settings.overtake_max or now - intent.complete_at >= settings.overtake_s
-
-
-def patient_until(stream: StreamState, intent: Intent, now: float, settings: CoreSettings) -> float | None:
-    """Until when a complete ring leaves its ports to messages; None when it does not, or no longer.
-
-    Only where nothing is lost by it: no member's host waits for it, or for what comes behind it in its
-    stream, no step for it has begun, and it is not overdue.
-    """
-    if intent.connection.pattern is not Pattern.RING or intent.state is not IntentState.COMPLETE:
-        return None
-    until = intent.complete_at + min(settings.ring_patience_s, settings.overtake_s)
-    if now >= until or overdue(intent, now, settings) or stream.is_waited_for():
-        return None
-    return until
 
 
 def conflict(circuits: Sequence[Circuit], others: Sequence[Circuit]) -> bool:

@@ -11,7 +11,8 @@ from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.links import why_no_carrier
 from opus_sdn.intent.model import Pattern, RankKey
 from opus_sdn.intent.moves import intent_data, record_move
-from opus_sdn.intent.order import Reservations, count_overtaking, in_order, patient_until
+from opus_sdn.intent.order import Reservations, count_overtaking, in_order
+from opus_sdn.intent.patience import patient_until
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.stalling import leave_phase, note
 from opus_sdn.intent.state import CoreState, own
@@ -135,7 +136,7 @@ def _impatient(state: CoreState, now: float, job: JobCore) -> list[Intent]:
     job.patient_until = None
     asking: list[Intent] = []
     for intent in job.complete.values():
-        until = patient_until(job.streams[intent.stream], intent, now, state.settings)
+        until = patient_until(job, intent, now, state.settings)
         if until is None or all(state.is_up(circuit) for circuit in intent.connection.circuits):
             asking.append(intent)
             continue

@@ -153,6 +153,10 @@ class StreamState:
         arrivals = (arrived for intent in self.intents.values() for arrived in intent.arrived.values())
         return any(arrived.arrival.blocking for arrived in arrivals)
 
+    def half_arrived(self) -> int:
+        """Operations at which some, but not all, participants have arrived."""
+        return sum(len(intent.arrived) < len(self.participants) for intent in self.intents.values())
+
     def missing(self, n: int) -> list[int]:
         """Participants that have not arrived at operation n."""
         intent = self.intents.get(n)

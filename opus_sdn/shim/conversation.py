@@ -184,11 +184,13 @@ class Conversation:
     def block(self, stream: Stream, n: int) -> None:
         """The host waits for this operation now. Goes with the next request, not worth one of its own.
 
-        Except while this rank holds a run of several operations: the run may be in the way of the operation.
+        Except while this rank holds a run of several operations, which may be in the way of the operation, or
+        when it hints: its rings may leave their ports to messages until somebody waits for them.
         """
         fields = self._open.get((stream, n))
         if fields is not None and not fields.get("blocking"):
-            self._say_again(stream, n, {**fields, "blocking": True}, urgent=self._holds_long())
+            urgent = self._holds_long() or self._hint is not None
+            self._say_again(stream, n, {**fields, "blocking": True}, urgent=urgent)
 
     def offer(self, stream: Stream, n: int, closed: int, quiet: int) -> None:
         """Offer a shorter run with an arrival that is not granted yet; of no effect on one that is."""

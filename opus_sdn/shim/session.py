@@ -143,7 +143,7 @@ class RankSession:
             self._signal()
 
     def block(self, stream: Stream, n: int) -> None:
-        """The host waits for this operation now; the controller is told with the next request."""
+        """The host waits for this operation now; the controller is told, sometimes in a request for that."""
         self.require_own_process()
         with self._lock:
             self._talk.block(stream, n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opus_sdn.intent.model import Arrival, CoreSettings, Stream
+from opus_sdn.intent.model import Arrival, CoreSettings, Hint, Stream
 from opus_sdn.intent.reasons import Reason
 from tests.intent.bench import Bench
 from tests.intent.rows import pairs, why
@@ -128,3 +128,76 @@ def test_the_first_to_lose_patience_decides_when_to_look_again(bench: Bench) -> 
     bench.arrive(other, 0, 2, 3)
     bench.play()
     assert bench.engine.next_deadline() == bench.now + 0.0625
+
+
+def microbatches(bench: Bench, receives: int) -> None:
+    """Rank 2 has posted receives from rank 1, which says that the ring comes first; the ring is complete."""
+    for n in range(receives):
+        bench.arrive(MESSAGE, n, 2)
+    bench.news(1, hints=[Hint(RING, 0)])
+    bench.arrive(RING, 0, 0, 1)
+    bench.play()
+
+
+def send(bench: Bench, n: int) -> None:
+    """A message is sent, and is over."""
+    bench.arrive(MESSAGE, n, 1)
+    bench.play()
+    bench.release(MESSAGE, n, 1, 2)
+    bench.play()
+
+
+def test_a_ring_leaves_its_ports_to_microbatches_that_are_on_their_way() -> None:
+    bench = bench_of(CoreSettings())
+    microbatches(bench, 3)
+    assert why(bench, 0)[0] is Reason.YIELDING
+    for n in range(3):
+        assert bench.grants(0) == []
+        send(bench, n)
+    assert bench.grants(0) == [("ring", 0)]
+    assert len(bench.steps) == 1
+
+
+def test_it_does_so_no_longer_than_the_bound_on_overtaking() -> None:
+    bench = bench_of(CoreSettings(overtake_s=0.25))
+    microbatches(bench, 2)
+    assert bench.engine.next_deadline() == bench.now + 0.25
+    tick(bench, 0.25)
+    assert bench.grants(0) == [("ring", 0)]
+
+
+def test_it_does_not_when_a_host_waits() -> None:
+    bench = bench_of(CoreSettings())
+    microbatches(bench, 2)
+    bench.news(0, arrivals=[Arrival(RING, 0, blocking=True)])
+    bench.play()
+    assert bench.grants(0) == [("ring", 0)]
+
+
+def test_a_single_message_is_not_waited_for() -> None:
+    bench = bench_of(CoreSettings())
+    microbatches(bench, 1)
+    assert bench.grants(0) == [("ring", 0)]
+
+
+def test_ranks_that_never_hint_may_not_say_that_their_hosts_wait() -> None:
+    bench = bench_of(CoreSettings())
+    for n in range(3):
+        bench.arrive(MESSAGE, n, 2)
+    bench.arrive(RING, 0, 0, 1)
+    bench.play()
+    assert bench.grants(0) == [("ring", 0)]
+
+
+def test_microbatches_that_need_the_circuits_of_the_ring_are_not_in_its_way() -> None:
+    """Two ranks, and one circuit for their ring and their messages."""
+    messages = Stream("line:0-1", 0, 1)
+    bench = Bench(make_fabric(2, ports=1), CoreSettings())
+    bench.observe()
+    bench.job(make_spec(places(2), {"pp": 2}), group("ring", 0, 1), group("line", 0, 1, dimension="pp"))
+    for n in range(3):
+        bench.arrive(messages, n, 1)
+    bench.news(0, hints=[Hint(RING, 0)])
+    bench.arrive(RING, 0, 0, 1)
+    bench.play()
+    assert bench.grants(0) == [("ring", 0)]

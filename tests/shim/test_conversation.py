@@ -185,6 +185,20 @@ def test_that_the_host_waits_is_said_with_the_next_request_and_is_not_worth_one(
     assert said(talk.compose()) == []
 
 
+def test_a_rank_that_hints_says_at_once_that_its_host_waits() -> None:
+    talk = talk_with(1)
+    talk.hint(MESSAGES, 0)
+    talk.answered(talk.compose(), Answer(1))
+    assert not talk.has_news
+    talk.block(RING, 0)
+    assert talk.has_news
+    letter = talk.compose()
+    assert letter.says["arrivals"] == [{"connection": "ring", "n": 0, "blocking": True}]
+    talk.answered(letter, Answer(1))
+    talk.block(RING, 0)
+    assert not talk.has_news
+
+
 def test_a_refused_arrival_is_forgotten_and_the_others_are_still_said() -> None:
     talk = talk_with(1)
     talk.arrive(MESSAGES, 0, tag=7)

@@ -203,7 +203,7 @@ class Controller:
         That ends the patience of these operations. Where nothing of the kind is left, it waits for the rest.
         """
         fresh = self._unblocked[rank]
-        if not fresh or not self.engine.state.settings.ring_patience_s:
+        if not fresh or (self._expected is None and not self.engine.state.settings.ring_patience_s):
             return False
         needed = self._needed[rank]
         waited_for = [p for p in fresh if needed[p]] if self._needed_now[rank] else list(fresh)
