@@ -40,6 +40,8 @@ ADOPTION_WAIT_S = 5.0
 # beyond this many it is slower than the ranks, and fewer passes that decide more cost it less.
 PENDING_MAX = 256
 BUSY_PAUSE_S = 0.005
+# A burst is over before; a store that is behind for longer cannot keep up, and whoever asks is told so.
+BEHIND_S = 1.0
 # A timer that comes so much later than it was set for is not late: the process, or its machine, stood still.
 STANDSTILL_S = 1.0
 STEP_POLL_S = 0.005  # how often it is looked whether the steps in flight have ended
@@ -103,7 +105,7 @@ class Runtime:
         self._record_end = False  # at the end, what became of the steps in flight is still stored
         self._refused: _Refused | None = None  # decided, and the store had no room for it yet
         self._pump_due = False
-        self._pump_held = False  # the store is behind; the next commit pumps
+        self._behind_since: float | None = None  # so far that nothing is decided; the next commit pumps
         self._due: float | None = None  # when the timer is set for
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None  # when it should come
@@ -178,8 +180,12 @@ class Runtime:
         Raises CoreError `overloaded` as well, before anything is decided, while too much waits for the disk.
         """
         self.require_ready()
-        if not self.store.has_room():
+        if not self.store.has_room() or self._is_behind():
             raise _overloaded()
+
+    def _is_behind(self) -> bool:
+        since = self._behind_since
+        return since is not None and self.loop.time() - since >= BEHIND_S
 
     @property
     def leader(self) -> str | None:
@@ -349,7 +355,8 @@ class Runtime:
         if self._refused is not None:
             return  # its next try pumps
         if len(self._pending) >= PENDING_MAX:
-            self._pump_held = True
+            if self._behind_since is None:
+                self._behind_since = self.loop.time()
             return
         self._decide()
 
@@ -414,8 +421,8 @@ class Runtime:
                 self._take_effect(pending)
             except Exception:
                 logger.exception("a stored batch was not taken over", extra={"batch": pending.batch.id})
-        if self._pump_held:
-            self._pump_held = False
+        if self._behind_since is not None and len(self._pending) < PENDING_MAX:
+            self._behind_since = None
             self.changed()
 
     def _take_effect(self, pending: _Pending) -> None:

@@ -266,6 +266,32 @@ def test_news_are_refused_while_the_store_has_no_room_and_who_only_asks_is_answe
         assert opus.everything() == before
 
 
+def test_a_store_that_cannot_keep_up_has_ranks_told_to_come_again_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "PENDING_MAX", 1)
+    monkeypatch.setattr(runtime, "BEHIND_S", 0.05)
+    store = HeldStore()
+    with controller(tmp_path, declared=fabric(), store=store) as opus:
+        opus.declare()
+        opus.check_in("dp", "world")
+        store.hold()
+        for rank in (0, 1):
+            opus.arrive(rank, "dp", 0)
+        again = opus.news(0, arrivals=[{"connection": "dp", "n": 1}])
+
+        def is_refused() -> bool:
+            answer = opus.post("/jobs/j/arrivals", again)
+            return answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+
+        wait_until(is_refused, "the store is behind for long")
+        assert opus.post("/jobs/j/arrivals", again).json()["type"] == "urn:opus-sdn:problem:overloaded"
+        assert opus.say(0)["grants"] == [], "who only asks is heard"
+        store.let_go()
+        wait_until(lambda: opus.post("/jobs/j/arrivals", again).status_code == 200, "it has caught up")
+        wait_until(lambda: opus.say(1)["grants"], "what was taken before is granted")
+
+
 def test_a_switch_that_is_away_is_no_reason_to_start_the_controller_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from opus_sdn.intent.changes import RunGranted, StepPlanned
+from opus_sdn.intent.errors import CoreError, Problem
 from opus_sdn.intent.model import RankKey
 from opus_sdn.reconciler import runtime
 from tests.drivers.virtual_time import run_virtual
@@ -155,5 +156,56 @@ def test_while_the_store_is_far_behind_nothing_more_is_decided_and_then_all_of_i
         store.let_go()
         await world.settle(100)
         assert all(world.granted(rank) for rank in range(8))
+
+    run_virtual(main)
+
+
+def test_a_store_that_stays_behind_has_new_work_refused_until_it_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "PENDING_MAX", 2)
+
+    async def main() -> None:
+        store = HeldStore()
+        world = await World(hosts=9, store=store).start()
+        store.held = True
+        for i in range(0, 8, 2):
+            world.arrive(f"pair-{i}", 0, i, i + 1)
+            await world.settle()
+        await asyncio.sleep(0.9)
+        world.runtime.take_on()  # a burst may last so long
+        await asyncio.sleep(0.2)
+        with pytest.raises(CoreError) as refused:
+            world.runtime.take_on()
+        assert refused.value.problem is Problem.OVERLOADED
+        world.runtime.require_ready()  # who only asks is heard
+        store.let_go()
+        await world.settle(100)
+        world.runtime.take_on()
+        assert all(world.granted(rank) for rank in range(8))
+
+    run_virtual(main)
+
+
+def test_a_store_that_is_behind_again_and_again_and_catches_up_refuses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "PENDING_MAX", 2)
+
+    async def main() -> None:
+        store = HeldStore()
+        world = await World(hosts=9, store=store).start()
+        for n in range(10):
+            store.held = True
+            for i in range(0, 8, 2):
+                world.arrive(f"pair-{i}", n, i, i + 1)
+                await world.settle()
+            await asyncio.sleep(0.8)
+            world.runtime.take_on()
+            store.let_go()
+            await world.settle(100)
+            for i in range(0, 8, 2):
+                world.release(f"pair-{i}", n, i, i + 1)
+            await world.settle()
 
     run_virtual(main)
