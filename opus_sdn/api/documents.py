@@ -205,10 +205,10 @@ class StepDocument(Document):
         )
 
 
-class PlanPage(Page):
-    """Plans that are not carried out yet, in order of step."""
+class StepPage(Page):
+    """Device steps that have not ended, in order of number."""
 
-    plans: list[StepDocument]
+    steps: list[StepDocument]
 
 
 class SwitchDocument(Document):

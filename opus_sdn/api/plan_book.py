@@ -60,6 +60,11 @@ class PlanBook:
                     continue
                 self._plans[given.name] = (given.at, document)
 
+    def kept(self) -> list[ChangePlanDocument]:
+        """All that can still be asked for."""
+        now = self._runtime.now()
+        return [document for at, document in self._plans.values() if now < at + LASTS_S]
+
     def get(self, name: str) -> ChangePlanDocument:
         """One plan. CoreError `not-found`."""
         found = self._plans.get(name)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from opus_sdn.api.documents import CrossConnectDocument, Document, ReasonDocument, Time
+from opus_sdn.api.documents import CrossConnectDocument, Document, Page, ReasonDocument, Time
 from opus_sdn.api.plan_schemas import AnyChange
 
 
@@ -56,3 +56,9 @@ class ChangePlanDocument(Document):
     disturbed: Annotated[list[str], Field(description="Circuits that would go, or be nobody's any more")]
     blocked: list[BlockedDocument]
     refusal: RefusalDocument | None
+
+
+class ChangePlanPage(Page):
+    """Changes that were looked at, oldest first."""
+
+    plans: list[ChangePlanDocument]

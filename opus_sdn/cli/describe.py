@@ -188,7 +188,7 @@ def _switch(_: Controller, switch: Item) -> None:
             "Stalled": switch.get("stalled"),
         }
     )
-    print_section("Steps", switch.get("steps") or [], KINDS["plans"].columns)
+    print_section("Steps", switch.get("steps") or [], KINDS["steps"].columns)
     for title, name, shape in (
         ("Foreign", "foreign", FOREIGN_COLUMNS),
         ("Taken down by somebody else", "contended", CONTENDED_COLUMNS),

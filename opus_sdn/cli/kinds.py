@@ -82,6 +82,13 @@ def _count(name: str) -> Callable[[Item], int]:
     return lambda item: len(item.get(name) or ())
 
 
+def _change_text(item: Item) -> str:
+    """What a plan is for, as `drain h0:0:1` or `circuit h0:0:0 h3:0:0`."""
+    change = item.get("change") or {}
+    named = (change.get(name) for name in ("port", "a", "b", "circuit", "job"))
+    return " ".join(str(word) for word in (change.get("kind"), *named) if word is not None)
+
+
 def _event_text(item: Item) -> str:
     about = {"rail": item.get("rail"), "switch": item.get("switch"), **(item.get("data") or {})}
     return " ".join(f"{name}={cell_text(value)}" for name, value in about.items() if value is not None)
@@ -249,6 +256,22 @@ KINDS = {
         Kind(
             "plans",
             "plan",
+            "id",
+            columns(
+                id="id",
+                change=_change_text,
+                by="by",
+                made_at="made_at",
+                applied_at="applied_at",
+                steps=_count("steps"),
+                disturbed=_count("disturbed"),
+                refusal=lambda item: (item.get("refusal") or {}).get("detail"),
+            ),
+            single=True,
+        ),
+        Kind(
+            "steps",
+            "step",
             "step",
             columns(
                 step="step",

@@ -134,6 +134,29 @@ def test_plans_outlive_a_restart_and_are_stale_after_it(tmp_path: Path) -> None:
         again.close()
 
 
+def test_plans_that_are_kept_are_listed_oldest_first_page_by_page(opus: Controller) -> None:
+    made = [plan(opus, DRAIN, by=f"operator {n}") for n in range(11)]
+    apply(opus, made[0])
+    first = opus.get("/plans", limit=8)
+    rest = opus.get("/plans", limit=8, cursor=first["next"])
+    listed = [*first["plans"], *rest["plans"]]
+    assert [each["by"] for each in listed] == [each["by"] for each in made]
+    assert [each["applied_at"] is not None for each in listed] == [True] + [False] * 10
+    assert rest["next"] is None
+
+
+def test_plans_whose_time_is_over_are_listed_no_more(
+    opus: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(opus, DRAIN)
+    monkeypatch.setattr(plan_book, "LASTS_S", 0.0)
+    assert opus.get("/plans")["plans"] == []
+
+
+def test_device_steps_under_way_are_listed_by_themselves(opus: Controller) -> None:
+    assert opus.get("/steps") == {"next": None, "steps": []}
+
+
 def test_only_so_many_plans_are_kept(opus: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_book, "PLANS_MAX", 2)
     made = [plan(opus, DRAIN) for _ in range(3)]

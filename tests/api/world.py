@@ -128,7 +128,7 @@ class Controller:
 
     def everything(self) -> dict[str, Any]:
         """All state that can be read, without what changes by itself."""
-        lists = ("rails", "switches", "ports", "circuits", "locks", "intents", "plans")
+        lists = ("rails", "switches", "ports", "circuits", "locks", "intents", "steps")
         state: dict[str, Any] = {name: self.get(f"/{name}", limit=500)[name] for name in lists}
         for lock in state["locks"]:
             del lock["age_ms"]

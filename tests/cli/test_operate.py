@@ -111,6 +111,10 @@ def test_a_change_is_looked_at_before_it_is_made(url: str, opus: Opus) -> None:
     refused = opus("plan", "drain", "host1:0:0", "--apply")
     assert (refused.code, "it would be refused: port host1:0:0 has the circuit" in refused.err) == (1, True)
     assert "409 stale-plan" in opus("plan", "apply", name).err
+    rows = [" ".join(line.split()) for line in opus("get", "plans").lines]
+    assert rows[0].startswith("ID CHANGE BY MADE AT APPLIED AT")
+    assert all(words in " ".join(rows) for words in ("circuit host0:0:0 host1:0:0 anna", "drain host3:0:0"))
+    assert opus("get", "plan", name, "-o", "json").json["applied_at"] is not None
 
 
 def test_a_fabric_file_is_looked_at_too(url: str, opus: Opus, tmp_path: Path) -> None:

@@ -188,9 +188,9 @@ def test_a_list_is_the_same_as_the_api_gives(
 
 
 def test_a_kind_of_which_there_is_nothing_is_an_empty_answer_and_no_error(opus: Opus) -> None:
-    assert opus("get", "plans", "-o", "json").json == {"next": None, "plans": []}
-    nothing = opus("get", "plans")
-    assert (nothing.code, nothing.out, nothing.err) == (0, "", "no plans\n")
+    assert opus("get", "steps", "-o", "json").json == {"next": None, "steps": []}
+    nothing = opus("get", "steps")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "no steps\n")
 
 
 def test_the_fabric_is_the_declared_document(opus: Opus, world: World) -> None:

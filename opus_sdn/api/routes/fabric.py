@@ -13,12 +13,12 @@ from opus_sdn.api.documents import (
     CircuitDocument,
     CircuitPage,
     FabricAnswer,
-    PlanPage,
     PortDocument,
     PortPage,
     RailDocument,
     RailPage,
     StepDocument,
+    StepPage,
     SwitchDocument,
     SwitchPage,
 )
@@ -199,14 +199,14 @@ async def list_circuits(request: Request, limit: Limit = 100, cursor: Cursor = N
 
 
 @router.get(
-    "/plans",
-    operation_id="list_plans",
+    "/steps",
+    operation_id="list_steps",
     summary="Device steps that are planned or in flight",
     responses=problems_of(),
 )
-async def list_plans(request: Request, limit: Limit = 100, cursor: Cursor = None) -> PlanPage:
-    """Plans in order of step; finished ones are in the events."""
+async def list_steps(request: Request, limit: Limit = 100, cursor: Cursor = None) -> StepPage:
+    """Steps in order of number; finished ones are in the events."""
     switches = fabric_views.switches_view(runtime_of(request).engine)
     steps = [step for switch in switches for step in switch.steps]
     shown, following = page(steps, lambda step: (step.step,), limit, cursor)
-    return PlanPage(plans=[StepDocument.of(step) for step in shown], next=following)
+    return StepPage(steps=[StepDocument.of(step) for step in shown], next=following)

@@ -17,7 +17,7 @@ from opus_sdn.api.operator_documents import (
 )
 from opus_sdn.api.operator_schemas import CircuitRequest, DrainRequest, UndrainRequest
 from opus_sdn.api.plan_book import PlanBook
-from opus_sdn.api.plan_documents import ChangePlanDocument
+from opus_sdn.api.plan_documents import ChangePlanDocument, ChangePlanPage
 from opus_sdn.api.plan_schemas import PlanRequest
 from opus_sdn.api.routes.common import (
     Cursor,
@@ -259,6 +259,18 @@ async def make_plan(
 
 
 @router.get(
+    "/plans",
+    operation_id="list_plans",
+    summary="Changes that were looked at",
+    responses=problems_of(),
+)
+async def list_plans(request: Request, limit: Limit = 100, cursor: Cursor = None) -> ChangePlanPage:
+    """Those that are kept, oldest first, applied ones too."""
+    shown, following = page(_plans(request).kept(), _plan_order, limit, cursor)
+    return ChangePlanPage(plans=shown, next=following)
+
+
+@router.get(
     "/plans/{plan}",
     operation_id="get_plan",
     summary="A change that was looked at",
@@ -287,6 +299,10 @@ async def apply_plan(request: Request, plan: PlanPath) -> ChangePlanDocument:
     than what it showed. It is told in the name of whoever made the plan.
     """
     return await _plans(request).apply(plan)
+
+
+def _plan_order(plan: ChangePlanDocument) -> tuple[int, ...]:
+    return tuple(map(int, plan.id.split("-")))
 
 
 def _plans(request: Request) -> PlanBook:
