@@ -9,6 +9,7 @@ import pytest
 
 from opus_sdn.whatif.engine import make_scenario, replay
 from opus_sdn.whatif.scenario import Mode
+from opus_sdn.whatif.trace.model import SEND
 from opus_sdn.whatif.windows import (
     Window,
     exposed_communication_ns,
@@ -137,3 +138,11 @@ def test_phases_are_those_of_the_rails() -> None:
     assert [(phase.dimension, phase.transfers) for phase in first] == [("pp", 2), ("dp", 49)]
     assert [(phase.dimension, phase.transfers) for phase in last] == [("pp", 1), ("dp", 49), ("pp", 1)]
     assert last[1].size == 48 * 369_098_752 + 262_144_000
+    sent = next(
+        begin
+        for begin, operation in zip(
+            outcome.started_ns[0], published(EIGHT).programs[0].graph.operations, strict=True
+        )
+        if operation.kind == SEND
+    )
+    assert last[0].begin_ns == sent  # not when the receive was posted, at 0

@@ -25,6 +25,7 @@ from opus_sdn.whatif.workload import (
     generate,
     model_card,
 )
+from opus_sdn.whatif.workload.pipeline import Block, orders
 
 H200 = accelerator("h200")
 INSTANT_GBPS = 1e9
@@ -154,6 +155,47 @@ def test_weights_fill_the_bubble_of_a_zero_bubble_pipeline() -> None:
     assert bubble == pytest.approx((STAGES - 1) * (whole - 2 * weights), rel=0.15)
     one_by_one = pipelined("1f1b")[1]
     assert result.finish_ns < one_by_one.finish_ns
+
+
+STAGES_AND_MICROBATCHES = [(2, 2, 2), (2, 8, 2), (2, 4, 4), (4, 8, 2), (3, 6, 3)]
+
+
+@pytest.mark.parametrize(("stages", "microbatches", "virtual"), STAGES_AND_MICROBATCHES)
+def test_a_stage_runs_as_many_passes_ahead_as_its_schedule_says(
+    stages: int, microbatches: int, virtual: int
+) -> None:
+    """Forward passes before the first backward one, as the authors count them."""
+
+    def ahead(schedule: str, pieces: int = 1) -> list[int]:
+        found = orders(schedule, stages, microbatches, pieces)
+        return [[block.kind for block in blocks].index("B") for blocks in found]
+
+    assert ahead("gpipe") == [microbatches] * stages
+    in_turn = [min(stages - stage, microbatches) for stage in range(stages)]
+    assert ahead("1f1b") == ahead("zero-bubble") == in_turn
+    interleaved = [(stages - stage - 1) * 2 + (virtual - 1) * stages + 1 for stage in range(stages)]
+    if microbatches == stages:
+        interleaved = [microbatches * virtual] * stages
+    assert ahead("interleaved", virtual) == interleaved
+
+
+@pytest.mark.parametrize(("stages", "microbatches", "virtual"), STAGES_AND_MICROBATCHES)
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
+def test_messages_of_a_stage_are_needed_in_the_order_in_which_it_sends_them(
+    schedule: str, stages: int, microbatches: int, virtual: int
+) -> None:
+    """Both of one pair of stages in one order: with two stages, forward and backward ones alternate."""
+    found = orders(schedule, stages, microbatches, virtual if schedule == "interleaved" else 1)
+    for receiver, blocks in enumerate(found):
+        place = {block: index for index, block in enumerate(blocks)}
+        for sender, others in enumerate(found):
+            made = [
+                Block(block.kind, block.piece + (1 if block.kind == "F" else -1), block.microbatch)
+                for block in others
+                if block.kind in ("F", "B")
+            ]
+            needed = [place[block] for block in made if sender != receiver and block in place]
+            assert needed == sorted(needed)
 
 
 # --- collectives
@@ -287,7 +329,14 @@ def test_unknown_names_are_refused_with_those_known() -> None:
 # --- every plan is a program that ends
 
 
-@pytest.mark.parametrize(("plan", "batch"), [*PLANS, *WITH_EXPERTS])
+# Messages of both ways go between the same two stages, and are received in the order in which they are sent.
+TWO_STAGES = (
+    Parallelism(dp=2, pp=2, tp=2, schedule="interleaved", virtual_stages=2),
+    Batch(16, 2048, 4),
+)
+
+
+@pytest.mark.parametrize(("plan", "batch"), [*PLANS, *WITH_EXPERTS, TWO_STAGES])
 @pytest.mark.parametrize("mode", [Mode.STATIC, Mode.ON_DEMAND, Mode.PROVISION])
 def test_every_plan_ends_on_our_own_controller(plan: Parallelism, batch: Batch, mode: Mode) -> None:
     """With three layers to a stage."""

@@ -396,28 +396,17 @@ class _Stage:
         self._build.send(key, name, self._costs.message, to % self._plan.pp, tag, [dep])
 
     def _receives(self) -> None:
-        """Posted a pass ahead, but from each stage in the order in which it sends."""
-        own = {block: index for index, block in enumerate(self._blocks[self._stage])}
-        for stage, blocks in enumerate(self._blocks):
-            coming: list[tuple[str, int, int, int]] = []  # way, piece, microbatch, the block that needs it
-            for kind, piece, mb in blocks:
-                way, to = (FORWARD, piece + 1) if kind == FORWARD else (BACKWARD, piece - 1)
-                block = Block(way, to, mb)
-                if kind in (FORWARD, BACKWARD) and stage != self._stage and block in own:
-                    coming.append((way, to, mb, own[block]))
-            needed = len(own)
-            posts: list[int] = []
-            for *_, index in reversed(coming):
-                needed = min(needed, index)
-                posts.append(max(0, needed - 1))
-            for (way, piece, mb, _), post in zip(coming, reversed(posts), strict=True):
-                begin = self._begins[post]
-                name = f"mb{mb}.piece{piece}.{'forward' if way == FORWARD else 'backward'}.recv"
-                self._build.receive(
-                    ("recv", way, piece, mb),
-                    name,
-                    self._costs.message,
-                    stage,
-                    self._tag(way, piece, mb),
-                    [] if begin is None else [begin],
-                )
+        """Posted a pass ahead. Passes need messages of a stage in the order in which it sends them."""
+        for index, (kind, piece, mb) in enumerate(self._blocks[self._stage]):
+            sender = piece - 1 if kind == FORWARD else piece + 1
+            if kind not in (FORWARD, BACKWARD) or not 0 <= sender < len(self._pieces):
+                continue
+            begin = self._begins[max(0, index - 1)]
+            self._build.receive(
+                ("recv", kind, piece, mb),
+                f"mb{mb}.piece{piece}.{'forward' if kind == FORWARD else 'backward'}.recv",
+                self._costs.message,
+                sender % self._plan.pp,
+                self._tag(kind, piece, mb),
+                [] if begin is None else [begin],
+            )
