@@ -68,9 +68,9 @@ postgres: $(STAMP) ## PostgreSQL's programs for the tests: found, or installed b
 chromium: $(STAMP) ## a headless Chromium for the tests of pages: found, or installed by apt-get as root
 	@if [ "$(CHROMIUM)" != no ] && ! $(BIN)/python -m tests.chromium; then
 	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-	        echo "installing Chromium for the tests (apt-get install chromium)" >&2
+	        echo "installing Chromium for the tests (apt-get install chromium fonts-dejavu-core)" >&2
 	        apt-get update -qq >&2
-	        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >&2
+	        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >&2
 	    fi
 	    $(BIN)/python -m tests.chromium || { $(BIN)/python -m tests.chromium why >&2; exit 1; }
 	fi

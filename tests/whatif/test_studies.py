@@ -123,9 +123,7 @@ def test_a_limit_holds_when_it_is_simulated_by_itself(small: dict[str, Any], tmp
     def overhead(delay_ms: float, mode: str) -> float:
         def step(mode: Mode, delay: float) -> int:
             options = {"control_ms": 1.0}
-            scenario = make_scenario(
-                prepared.step, prepared.schedules, mode=mode, delay_ns=delay * 1e6, options=options
-            )
+            scenario = make_scenario(*prepared.everything, mode=mode, delay_ns=delay * 1e6, options=options)
             return replay(scenario, semantics="opus").finish_ns
 
         return 100 * (step(Mode(mode), delay_ms) / step(Mode.STATIC, 0) - 1)
@@ -260,15 +258,16 @@ def test_a_reference_is_the_step_that_it_names(
 ) -> None:
     asked = study(tmp_path, reference=reference, advice=None)
     prepared = prepare(asked, "study")
-    schedules = prepared.ideal(None) if published_like else prepared.schedules
-    wanted = replay(make_scenario(prepared.step, schedules, mode=mode), semantics=semantics).finish_ns / 1e6
+    step, schedules = prepared.everything
+    schedules = prepared.ideal(None) if published_like else schedules
+    wanted = replay(make_scenario(step, schedules, mode=mode), semantics=semantics).finish_ns / 1e6
     assert {row["reference_ms"] for row in run_study(asked, jobs=1)["headlines"]} == {wanted}
 
 
 def test_in_the_published_semantics_all_delays_are_one(tmp_path: Path) -> None:
     asked = study(tmp_path, semantics="peer", modes=["on-demand"], advice=None)
     prepared = prepare(asked, "study")
-    scenario = make_scenario(prepared.step, prepared.schedules, delay_ns=14e6)
+    scenario = make_scenario(*prepared.everything, delay_ns=14e6)
     wanted = replay(scenario, semantics="peer").finish_ns / 1e6
     assert [row["step_ms"] for row in run_study(asked, jobs=1)["headlines"]] == [wanted]
 

@@ -31,9 +31,8 @@ class Transition:
 
 def transitions(prepared: Prepared, setting: Setting) -> list[Transition]:
     """The kinds of transitions, the one with the smallest window first."""
-    scenario = make_scenario(
-        prepared.step, prepared.schedules, mode=Mode.STATIC, latency_ns=setting.latency_ns
-    )
+    step, schedules = prepared.rail
+    scenario = make_scenario(step, schedules, mode=Mode.STATIC, latency_ns=setting.latency_ns)
     result = replay(scenario, semantics=OPUS)
     by_pair: dict[str, list[Window]] = {}
     for window in windows_of(prepared.workload, result.started_ns, result.ended_ns):

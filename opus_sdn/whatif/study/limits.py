@@ -52,8 +52,14 @@ def find_limit(runs: Runs, setting: Setting, mode: Mode, percent: float, largest
     fits, over = bracket(lambda delay: _under(overhead(delay), percent), largest_ms)
     worst = over if over is not None else fits
     at = replace(setting, switch_ms=worst or 0.0, link_up_ms=0.0)
-    changes = limiting_changes(runs.step(at, mode).document, runs.prepared.job.parallelism)
+    changes = changes_of(runs, at, mode)
     return Limit(mode.value, percent, fits, over, overhead(0.0), tuple(changes), runs.count - before)
+
+
+def changes_of(runs: Runs, setting: Setting, mode: Mode) -> list[Change]:
+    """The changes that a step hangs on, the costliest first."""
+    step, plan = runs.step(setting, mode), runs.prepared.job.parallelism
+    return limiting_changes(step.document, replace(plan, tp=1) if step.one_rail else plan)
 
 
 def _under(found: float | None, percent: float) -> bool:

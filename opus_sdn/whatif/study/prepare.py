@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,21 +43,34 @@ class Job:
         workload = generate(
             self.model, self.parallelism, self.batch, preset=self.preset, efficiency=self.efficiency
         )
-        schedules = workload.schedules(self.scale_out_gbps, self.scale_up_gbps)
-        return Prepared(self, workload, workload.step(self.gpu), schedules)
+        return Prepared(self, workload)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prepared:
-    """A job with its step and the topologies that its stages choose from."""
+    """A job with its step, as far as it is needed.
+
+    All rails do the same. Our own semantics replay one of them for all; the published ones need every rank.
+    """
 
     job: Job
     workload: Workload
-    step: Step
-    schedules: Schedules
+
+    @cached_property
+    def everything(self) -> tuple[Step, Schedules]:
+        """All ranks, and the topologies that the stages choose from."""
+        job = self.job
+        return self.workload.step(job.gpu), self.workload.schedules(job.scale_out_gbps, job.scale_up_gbps)
+
+    @cached_property
+    def rail(self) -> tuple[Step, Schedules]:
+        """One rail."""
+        job = self.job
+        step = self.workload.rail_step(job.gpu)
+        return step, self.workload.rail_schedules(job.scale_out_gbps, job.scale_up_gbps)
 
     def ideal(self, scale_out_gbps: float | None) -> Schedules:
-        """The one topology of the reference `ideal`, at this bandwidth or the job's own."""
+        """The one topology of the reference `ideal` for all ranks, at this bandwidth or the job's own."""
         gbps = self.job.scale_out_gbps if scale_out_gbps is None else scale_out_gbps
         return self.workload.balanced(gbps, self.job.scale_up_gbps)
 

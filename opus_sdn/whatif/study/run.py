@@ -11,13 +11,12 @@ from opus_sdn.whatif.scenario import Mode
 from opus_sdn.whatif.study.alternatives import alternatives, compare
 from opus_sdn.whatif.study.gaps import transitions
 from opus_sdn.whatif.study.inputs import moved_by_inputs
-from opus_sdn.whatif.study.limits import Limit, find_limit
-from opus_sdn.whatif.study.phases import limiting_changes
+from opus_sdn.whatif.study.limits import Limit, changes_of, find_limit
 from opus_sdn.whatif.study.prepare import Job, Prepared, prepare, refusals_of
 from opus_sdn.whatif.study.runs import OPUS, Done, Runs, Setting
 from opus_sdn.whatif.study.schema import Study
 
-MAX_RANKS_WITH_ADVICE = 1024  # beyond these the advice, some forty steps, would take hours
+MAX_HOSTS_WITH_ADVICE = 512  # beyond these the advice, some fifty steps, would take hours
 
 
 SWEPT = ("switch_ms", "control_ms", "link_up_ms", "scale_out_gbps")
@@ -37,7 +36,8 @@ def run_study(
     setting = setting_of(study)
     modes = [Mode(name) for name in study.modes]
     ask = study.advice
-    small = len(prepared.step.trace.ranks) <= MAX_RANKS_WITH_ADVICE
+    gpus = prepared.job.parallelism.ranks
+    small = gpus // prepared.job.parallelism.tp <= MAX_HOSTS_WITH_ADVICE
     progress = _Progress(done, _parts(study, prepared, len(modes), ask is not None and small))
     wanted = {name: list(_settings(study, setting, name)) for name in SWEPT}
     everything = [setting, *(each for settings in wanted.values() for each in settings)]
@@ -45,7 +45,7 @@ def run_study(
     progress.add(len(everything) * len(modes))
     headlines = [runs.step(setting, mode, study.semantics) for mode in modes]
     found: dict[str, Any] = {
-        "title": study.title or f"{prepared.workload.model.name} on {len(prepared.step.trace.ranks)} GPUs",
+        "title": study.title or f"{prepared.workload.model.name} on {gpus} GPUs",
         "study": study.model_dump(mode="json"),
         "workload": _workload_document(prepared),
         "reference": study.reference,
@@ -123,14 +123,11 @@ def _advice(
     delays = [setting.delay_ms]
     if limit.over_ms and limit.over_ms != setting.delay_ms:
         delays.append(limit.over_ms)
-    plan = runs.prepared.job.parallelism
     return {
         "semantics": OPUS,
         "overhead_percent": ask.overhead_percent,
         "limits": [_limit_document(each, setting) for each in limits],
-        "changes_now": [
-            asdict(change) for change in limiting_changes(runs.step(setting, mode).document, plan)
-        ],
+        "changes_now": [asdict(change) for change in changes_of(runs, setting, mode)],
         "alternatives": [asdict(outcome) for outcome in compare(runs, setting, mode, delays, progress.step)]
         if ask.alternatives
         else [],
@@ -185,7 +182,7 @@ def _workload_document(prepared: Prepared) -> dict[str, Any]:
         "batch": asdict(job.batch),
         "preset": job.preset,
         "efficiency": workload.efficiency,
-        "operations": prepared.step.trace.nodes,
+        "operations": sum(len(each.graph) for each in workload.programs) * plan.ranks // plan.pp,
         "bytes_per_dimension": workload.bytes_per_dimension(),
         "compute_ms_of_a_rank_per_stage": [ns / 1e6 for ns in workload.compute_ns(job.gpu)],
         "scale_out_gbps": job.scale_out_gbps,
@@ -220,7 +217,7 @@ def _notes(study: Study, prepared: Prepared, small: bool) -> list[str]:
     if study.semantics != OPUS and study.advice is not None:
         found.append("advice and sensitivity are of our own controller (semantics opus)")
     if study.advice is not None and not small:
-        found.append(f"no advice: it is given for at most {MAX_RANKS_WITH_ADVICE} ranks")
+        found.append(f"no advice: it is given for at most {MAX_HOSTS_WITH_ADVICE} hosts")
     return found
 
 

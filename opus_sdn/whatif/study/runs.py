@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from opus_sdn.whatif.engine import Step as Inputs
 from opus_sdn.whatif.errors import InputError
+from opus_sdn.whatif.inputs.schedules import Schedules
 from opus_sdn.whatif.report import Document
 from opus_sdn.whatif.scenario import Mode
 from opus_sdn.whatif.study.prepare import Prepared
@@ -36,7 +38,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One replayed step against its reference. Times in ms; `step_ms` None: it cannot finish (`stuck`)."""
+    """One replayed step against its reference. Times in ms; `step_ms` None: it cannot finish (`stuck`).
+
+    `document` is of `one_rail` that stands for all, or of all ranks."""
 
     setting: Setting
     mode: str
@@ -48,6 +52,7 @@ class Step:
     utilisation: float | None
     stuck: str | None
     document: Document
+    one_rail: bool
 
     @property
     def overhead_percent(self) -> float | None:
@@ -86,7 +91,7 @@ class Runs:
         self.jobs = jobs
         self._found: dict[Point, Document] = {}
         self._ideal: dict[float | None, Document] = {}
-        self._worker = Worker(prepared.step, prepared.schedules)
+        self._workers: dict[bool, Worker] = {}
 
     def replay_all(self, settings: Iterable[tuple[Setting, Mode, str]], done: Done | None = None) -> None:
         """Replay these ahead, in processes, so that `step` has them at hand."""
@@ -96,10 +101,26 @@ class Runs:
             if self.reference != IDEAL:
                 wanted[self._reference_point(setting, semantics)] = None
         missing = [point for point in wanted if point not in self._found]
-        prepared = self.prepared
-        documents = sweep(prepared.step, prepared.schedules, missing, jobs=self.jobs, done=done)
+        finished = 0
+
+        def within(count: int, _: int) -> None:
+            if done is not None:
+                done(finished + count, len(missing))
+
+        for one_rail in (True, False):
+            points = [point for point in missing if self._on_one_rail(point) is one_rail]
+            if points:
+                documents = sweep(*self._inputs(one_rail), points, jobs=self.jobs, done=within)
+                self._found |= zip(points, documents, strict=True)
+                finished += len(points)
         self.count += len(missing)
-        self._found |= zip(missing, documents, strict=True)
+
+    def _on_one_rail(self, point: Point) -> bool:
+        """Whether one rail stands for all: our own controller decides, and no file says who is where."""
+        return point.semantics == OPUS and not any(name in ("fabric", "job") for name, _ in point.options)
+
+    def _inputs(self, one_rail: bool) -> tuple[Inputs, Schedules]:
+        return self.prepared.rail if one_rail else self.prepared.everything
 
     def step(
         self,
@@ -113,7 +134,8 @@ class Runs:
         deferred = given.get("defer_reductions") is True and semantics == OPUS and mode is not Mode.STATIC
         if deferred:  # another order of operations, whose own static step comes with the bound
             given["lower_bound"] = True
-        found = self._document(self._point(setting, mode, semantics, given))
+        point = self._point(setting, mode, semantics, given)
+        found = self._document(point)
         reference = self.reference_ms(setting, semantics)
         if deferred and self.reference == STATIC and found["finish_ns"] is not None:
             reference = found["details"]["static_ns"] / 1e6
@@ -131,6 +153,7 @@ class Runs:
             utilisation=found.get("compute_utilisation"),
             stuck=found.get("cannot_finish"),
             document=found,
+            one_rail=self._on_one_rail(point),
         )
 
     def reference_ms(self, setting: Setting, semantics: str = OPUS) -> float:
@@ -147,13 +170,16 @@ class Runs:
         gbps = setting.scale_out_gbps
         if gbps not in self._ideal:
             point = Point(0.0, Mode.IDEAL, semantics, None, setting.latency_ns)
-            worker = Worker(self.prepared.step, self.prepared.ideal(gbps))
+            worker = Worker(self.prepared.everything[0], self.prepared.ideal(gbps))
             self._ideal[gbps] = worker.answer(point)
         return float(self._ideal[gbps]["finish_ns"]) / 1e6
 
     def _document(self, point: Point) -> Document:
         if point not in self._found:
-            self._found[point] = self._worker.answer(point)
+            one_rail = self._on_one_rail(point)
+            if one_rail not in self._workers:
+                self._workers[one_rail] = Worker(*self._inputs(one_rail))
+            self._found[point] = self._workers[one_rail].answer(point)
             self.count += 1
         return self._found[point]
 
