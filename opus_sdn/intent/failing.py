@@ -17,6 +17,7 @@ from opus_sdn.intent.hints import forget_hint
 from opus_sdn.intent.job import JobCore, Suspicion
 from opus_sdn.intent.model import RankKey, Stream
 from opus_sdn.intent.moves import intent_data, record_move
+from opus_sdn.intent.reasons import Reason
 from opus_sdn.intent.state import CoreState
 from opus_sdn.intent.streams import HeldRun, Intent, StreamState
 from opus_sdn.intent.waits import wait_for_cycle
@@ -177,7 +178,7 @@ def tick(state: CoreState, now: float) -> None:
         if job.running and job.clocks:
             intent = next(iter(job.clocks.values()))
             if now >= intent.clock_at + job.spec.deadline_s:
-                fail_job(state, job, _late(state, job, intent))
+                fail_job(state, job, _late(state, now, job, intent))
 
 
 def _check_leases(state: CoreState, now: float, job: JobCore) -> None:
@@ -202,8 +203,12 @@ def stood_still(state: CoreState, now: float, for_s: float) -> None:
             job.suspicion = Suspicion(now, now + state.settings.fault_grace_s, job.suspicion.failure)
 
 
-def _late(state: CoreState, job: JobCore, intent: Intent) -> Failure:
-    """The deadline's failure: it says who or what is missing, and who waits for each other in a circle."""
+def _late(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failure:
+    """The deadline's failure: it says who or what is missing, and who waits for each other in a circle.
+
+    Of ranks that are missing it says when they were last heard: a rank that is stopped or cut off is silent,
+    one in a long checkpoint or in a hang of its own speaks.
+    """
     because = why_waiting(state, job, intent)
     cycle = wait_for_cycle(job)
     detail = (
@@ -211,6 +216,12 @@ def _late(state: CoreState, job: JobCore, intent: Intent) -> Failure:
         f"{'turn' if intent.clock_at > intent.first_at else 'first arrival'}: {because.detail}"
     )
     data: dict[str, object] = {"reason": because.reason.value, **intent_data(intent), **because.data}
+    if because.reason is Reason.MEMBERS_MISSING:
+        missing = job.streams[intent.stream].missing(intent.n)
+        heard = [[rank, round(now - job.ranks[rank].last_heard, 1)] for rank in missing]
+        shown = [f"rank {rank} {ago:g} s ago" for rank, ago in heard[:CYCLE_SHOWN_MAX]]
+        detail += f"; last heard: {', '.join(shown)}"
+        data["heard_s_ago"] = heard
     if cycle:
         detail += f"; these wait for each other: {', '.join(map(str, cycle[:CYCLE_SHOWN_MAX]))}"
         data["cycle"] = [[wait.rank, wait.operation, wait.waits_for] for wait in cycle]

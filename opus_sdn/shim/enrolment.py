@@ -23,6 +23,9 @@ from opus_sdn.shim.wire import job_path, queue_path, read_job
 DEADLINE_SHARE = 0.9  # of the process group's timeout: the controller decides before torch's own watch does
 INVALID_SETTINGS = "invalid-settings"
 QUEUED = "queued"
+SLICE_S, SLICE_S_MAX = 0.25, 8.0  # to wait in the store before looking whether something has changed
+LOOK_S, LOOK_S_MAX = 0.01, 0.5
+REFUSAL_S = 10.0  # how long rank 0 waits for others, only to tell them that it cannot run
 INITIAL_TOPOLOGY_S = 30.0
 INITIAL_TOPOLOGY_POLL_S = 0.02
 QUEUED_POLL_S = 1.0  # an admitted job must be heard of within its lease
@@ -39,8 +42,8 @@ class Store(Protocol):
     def get(self, key: str) -> bytes:
         """Read a key, waiting for it."""
 
-    def add(self, key: str, amount: int) -> int:
-        """Count up; returns the new value."""
+    def delete_key(self, key: str) -> bool:
+        """Forget a key; whether it was there."""
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         """Wait until all keys are there; raises when they are not in time."""
@@ -56,48 +59,116 @@ class Enrolment:
     force_scale_out: bool
     deadline_s: float
     slots: tuple[int, ...]
+    nonce: str  # of this life, as the controller has it
 
 
 class Meeting:
-    """The keys of one init in the store. An init is counted by each rank, so a store may serve several."""
+    """How the ranks of one init find each other in a store that may still hold what an earlier life wrote.
+
+    A launcher may start all ranks again over the same store, in other places and without a number that all of
+    them know. So everybody says hello with a fresh id; rank 0 welcomes those ids under a fresh id of its own,
+    again when one has changed, until all have acknowledged it. All else is filed under that id.
+    """
 
     def __init__(self, store: Store, rank: int, world: int, timeout: timedelta) -> None:
         self._store = store
         self._rank = rank
         self._world = world
         self._timeout = timeout
-        self._prefix = f"opus/{store.add(f'opus/inits/{rank}', 1)}"
+        self._id = uuid.uuid4().hex
+        self._slice_s = SLICE_S
 
     def present(self, place: dict[str, Any]) -> None:
         """Say where this rank runs, or why it cannot."""
-        self._store.set(f"{self._prefix}/place/{self._rank}", json.dumps(place))
+        self._store.set(f"opus/hello/{self._rank}", json.dumps({"id": self._id, "place": place}))
 
     def places(self) -> list[dict[str, Any]]:
-        """What all ranks have presented, by rank. Raises OpusInitError naming who did not, in time."""
-        keys = [f"{self._prefix}/place/{rank}" for rank in range(self._world)]
-        self._wait(keys, "a rank's place")
-        return [json.loads(self._store.get(key)) for key in keys]
+        """For rank 0: what all ranks have presented, by rank; one that cannot run ends the waiting.
+
+        Raises OpusInitError naming who did not, in time.
+        """
+        give_up_at = time.monotonic() + self._timeout.total_seconds()
+        others = [rank for rank in range(self._world) if rank != self._rank]
+        while True:
+            hellos = self._hellos(give_up_at)
+            self._welcome(hellos)
+            places = [hello["place"] for hello in hellos]
+            if any("problem" in place for place in places):
+                break
+            acknowledged = [f"opus/{self._id}/ack/{rank}" for rank in others]
+            if self._are_there(acknowledged, give_up_at):
+                ids = [self._store.get(key).decode() for key in acknowledged]
+                if ids == [hellos[rank]["id"] for rank in others]:
+                    break
+        self._forget()
+        return places
 
     def publish(self, result: dict[str, Any]) -> None:
-        """Tell all ranks how it went."""
-        self._store.set(f"{self._prefix}/job", json.dumps(result))
+        """For rank 0: tell all that were welcomed how it went."""
+        self._store.set(f"opus/{self._id}/job", json.dumps(result))
+
+    def refuse(self, result: dict[str, Any]) -> None:
+        """For rank 0, which cannot run itself: tell all who come soon."""
+        try:
+            self._welcome(self._hellos(time.monotonic() + min(REFUSAL_S, self._timeout.total_seconds())))
+        except OpusInitError:
+            log.warning("not all ranks were there to be told why rank 0 cannot run")
+        self._forget()
+        self.publish(result)
 
     def result(self) -> dict[str, Any]:
-        """How it went, from rank 0."""
-        key = f"{self._prefix}/job"
-        self._wait([key], "rank 0's registration")
-        result: dict[str, Any] = json.loads(self._store.get(key))
-        return result
+        """For the others: how it went, from rank 0. Raises OpusInitError when that is not said in time."""
+        give_up_at = time.monotonic() + self._timeout.total_seconds()
+        acknowledged, look_s = "", LOOK_S
+        while True:
+            if self._are_there(["opus/welcome"], give_up_at):
+                welcome = json.loads(self._store.get("opus/welcome"))
+                life = str(welcome["id"])
+                if welcome["ids"].get(str(self._rank)) == self._id:
+                    if acknowledged != life:
+                        self._store.set(f"opus/{life}/ack/{self._rank}", self._id)
+                        acknowledged = life
+                    if self._are_there([f"opus/{life}/job"], give_up_at):
+                        result: dict[str, Any] = json.loads(self._store.get(f"opus/{life}/job"))
+                        return result
+            time.sleep(look_s)
+            look_s = min(2 * look_s, LOOK_S_MAX)
+            if time.monotonic() >= give_up_at:
+                raise self._late("rank 0's registration")
 
-    def _wait(self, keys: list[str], what: str) -> None:
+    def _hellos(self, give_up_at: float) -> list[dict[str, Any]]:
+        keys = [f"opus/hello/{rank}" for rank in range(self._world)]
+        while not self._are_there(keys, give_up_at):
+            if time.monotonic() >= give_up_at:
+                raise self._late("a rank's place")
+        return [json.loads(self._store.get(key)) for key in keys]
+
+    def _welcome(self, hellos: list[dict[str, Any]]) -> None:
+        ids = {str(rank): hello["id"] for rank, hello in enumerate(hellos)}
+        self._store.set("opus/welcome", json.dumps({"id": self._id, "ids": ids}))
+
+    def _forget(self) -> None:
+        """Hellos are for this life only."""
+        for rank in range(self._world):
+            self._store.delete_key(f"opus/hello/{rank}")
+
+    def _are_there(self, keys: list[str], give_up_at: float) -> bool:
+        """Wait for keys, a little while; whether they are there. Raises OpusInitError past `give_up_at`."""
         try:
-            self._store.wait(keys, self._timeout)
-        except Exception as failed:
-            raise OpusInitError(
-                "init-timeout",
-                f"rank {self._rank} waited {self._timeout.total_seconds():g} s for {what}; start all "
-                f"{self._world} ranks, and with OPUS_MODE the same on all of them",
-            ) from failed
+            self._store.wait(keys, timedelta(seconds=self._slice_s))
+        except Exception:  # noqa: BLE001 - torch has several types for a wait that was in vain
+            if time.monotonic() >= give_up_at:
+                raise self._late("the other ranks") from None
+            self._slice_s = min(2 * self._slice_s, SLICE_S_MAX)
+            return False
+        return True
+
+    def _late(self, what: str) -> OpusInitError:
+        return OpusInitError(
+            "init-timeout",
+            f"rank {self._rank} waited {self._timeout.total_seconds():g} s for {what}; start all "
+            f"{self._world} ranks, and with OPUS_MODE the same on all of them",
+        )
 
 
 def enrol(
@@ -123,6 +194,7 @@ def enrol(
         result["force_scale_out"],
         result["deadline_s"],
         tuple(result["slots"]),
+        result["nonce"],
     )
 
 
@@ -131,7 +203,7 @@ def refuse(meeting: Meeting, rank: int, detail: str) -> OpusInitError:
     failed = OpusInitError(INVALID_SETTINGS, f"rank {rank}: {detail}")
     meeting.present(_failure(failed))
     if rank == 0:
-        meeting.publish(_failure(failed))
+        meeting.refuse(_failure(failed))
     return failed
 
 
@@ -173,6 +245,7 @@ def _register(
         "start": job.start,
         "hosts": [[host, len(list(run))] for host, run in groupby(place["host"] for place in places)],
         "slots": [place["slot"] for place in places],
+        "nonce": body["nonce"],
         "force_scale_out": settings.force_scale_out,
         "deadline_s": deadline_s,
     }

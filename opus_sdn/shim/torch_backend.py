@@ -18,7 +18,7 @@ from opus_sdn.shim.operations import OperationLog
 from opus_sdn.shim.recorder import Recorder
 from opus_sdn.shim.settings import Mode, ShimSettings, from_environ, read_token
 from opus_sdn.shim.torch_cuda import gpu_names
-from opus_sdn.shim.torch_group import OpusGroup
+from opus_sdn.shim.torch_group import OpusGroup, life_of
 from opus_sdn.shim.torch_job import RankJob
 from opus_sdn.shim.torch_lanes import build_inner, wrap_inner
 
@@ -36,7 +36,7 @@ def create(options: Any, backend_options: Any) -> OpusGroup:
     job = _enter(options) if is_default else _current_job()
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     try:
-        backends = build_inner(options, backend_options)
+        backends = build_inner(options, backend_options, life_of(job))
         inner = wrap_inner(options, backends)
         return OpusGroup(job, ranks, options.group_rank, inner, backends, is_default)
     except BaseException:

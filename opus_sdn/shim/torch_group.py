@@ -347,7 +347,7 @@ class OpusGroup(dist.ProcessGroup):
             group_id=group_name,
             global_ranks_in_group=[self._ranks[member] for member in ranks],
         )
-        backends = build_inner(options, opts)
+        backends = build_inner(options, opts, life_of(self._job))
         inner = wrap_inner(options, backends)
         members = tuple(options.global_ranks_in_group)
         child = OpusGroup(self._job, members, options.group_rank, inner, backends)
@@ -386,6 +386,11 @@ class OpusGroup(dist.ProcessGroup):
         if self._inner is None:
             raise OpusError(f"the process group of ranks {list(self._ranks)} has been destroyed")
         return self._inner
+
+
+def life_of(job: RankJob | None) -> str:
+    """What the members of all groups of this life have in common, and those of an earlier one had not."""
+    return "" if job is None else job.nonce
 
 
 def _is_gated(group: Any) -> bool:

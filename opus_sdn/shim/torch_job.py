@@ -88,6 +88,7 @@ class RankJob:
         self.rank = rank
         self.world = len(enrolment.hosts)
         self.incarnation = enrolment.incarnation
+        self.nonce = enrolment.nonce
         self.log = OperationLog()
         self.on_close: list[Callable[[], None]] = []  # while the controller can still be asked
         self._settings = settings

@@ -51,12 +51,14 @@ class HostLane:
             inner.wait()
 
 
-def build_inner(options: Any, backend_options: Any) -> dict[str, Any]:
+def build_inner(options: Any, backend_options: Any, life: str) -> dict[str, Any]:
     """The inner backends of a group by device type: gloo always, NCCL where torch and the machine have it.
 
-    Collective: gloo connects all members here. Raises what the backends raise.
+    Collective: gloo connects all members here. `life` is the same on all of them and new after a restart: a
+    launcher may start ranks again over the same store, and gloo would read the addresses of the dead there.
+    Raises what the backends raise.
     """
-    store = dist.PrefixStore("inner", options.store)
+    store = dist.PrefixStore(f"inner/{life}", options.store)
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, timeout=timeout)
     _name(gloo.options, options)

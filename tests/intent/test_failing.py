@@ -62,9 +62,15 @@ def test_a_deadline_counts_from_the_first_arrival_and_names_who_is_missing(bench
     assert failure.problem is Problem.DEADLINE
     assert failure.detail == (
         "operation 0 of ring was not granted within 100 s of its first arrival: "
-        "ranks 1 have not arrived at operation 0 of ring"
+        "ranks 1 have not arrived at operation 0 of ring; last heard: rank 1 0 s ago"
     )
-    assert failure.data == {"reason": "members-missing", "connection": "ring", "n": 0, "ranks": [1]}
+    assert failure.data == {
+        "reason": "members-missing",
+        "connection": "ring",
+        "n": 0,
+        "ranks": [1],
+        "heard_s_ago": [[1, 0.0]],
+    }
 
 
 def blocked(bench: Bench, rank: int, stream: Stream) -> None:

@@ -74,6 +74,7 @@ def _say(failed: BaseException) -> dict[str, Any]:
         "type": type(failed).__name__,
         "text": str(failed),
         **{k: getattr(failed, k) for k in ("problem", "rank", "incarnation") if hasattr(failed, k)},
+        "heard": tuple(one for heard in getattr(failed, "data", {}).get("heard_s_ago", ()) for one in heard),
     }
 
 

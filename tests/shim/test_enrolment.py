@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -19,22 +21,29 @@ RUNS = json.dumps({"job": "j", "incarnation": 4, "start": 7, "state": "running",
 
 
 class Dictionary:
-    """Torch's store, for one process."""
+    """Torch's store, for the threads of one process."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
+        self._changed = threading.Condition()
 
     def set(self, key: str, value: str) -> None:
-        self._values[key] = value
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
 
     def get(self, key: str) -> bytes:
         return self._values[key].encode()
 
-    def add(self, key: str, amount: int) -> int:
-        return amount
+    def delete_key(self, key: str) -> bool:
+        return self._values.pop(key, None) is not None
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
-        assert all(key in self._values for key in keys)
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: all(key in self._values for key in keys), timeout.total_seconds()
+            ):
+                raise TimeoutError
 
 
 def enrolled(server: ScriptedServer, admission: str, timeout_s: float) -> enrolment.Enrolment:
@@ -76,3 +85,61 @@ def test_without_asking_for_the_queue_nothing_is_said_of_it() -> None:
     with ScriptedServer(answer(RUNS, 201)) as server:
         enrolled(server, "refuse", 100)
     assert b"admission" not in server.requests[0], "controllers of an earlier version know no such field"
+
+
+# --- the meeting
+
+
+LATE = timedelta(seconds=30)
+Life = dict[int, dict[str, Any]]
+
+
+def meet(store: Dictionary, hosts: list[str], order: list[int]) -> tuple[list[Any], Life]:
+    """One life: ranks come in this order, each when the one before waits; what rank 0 and others learn."""
+    learned: Life = {}
+    places: list[Any] = []
+
+    def come(rank: int) -> None:
+        meeting = Meeting(store, rank, len(hosts), LATE)
+        meeting.present({"host": hosts[rank]})
+        if rank == 0:
+            places.extend(meeting.places())
+            meeting.publish({"hosts": [place["host"] for place in places]})
+        else:
+            learned[rank] = meeting.result()
+
+    threads = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in order]
+    for thread in threads:
+        thread.start()
+        thread.join(0.3)
+    for thread in threads:
+        thread.join(30.0)
+        assert not thread.is_alive()
+    return places, learned
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+def test_a_second_life_over_the_same_store_learns_nothing_of_the_first(order: list[int]) -> None:
+    """The launcher says nothing that would tell the lives apart."""
+    store = Dictionary()
+    for hosts in (["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]):
+        places, learned = meet(store, hosts, order)
+        assert [place["host"] for place in places] == hosts
+        assert learned == {1: {"hosts": hosts}, 2: {"hosts": hosts}}
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_died_while_it_enrolled_leaves_nothing_that_counts(dead: int) -> None:
+    store = Dictionary()
+    Meeting(store, dead, 2, LATE).present({"host": "of the dead"})
+    places, learned = meet(store, ["a", "b"], [1 - dead, dead])
+    assert [place["host"] for place in places] == ["a", "b"]
+    assert learned == {1: {"hosts": ["a", "b"]}}
+
+
+def test_whoever_does_not_come_is_missed_in_time() -> None:
+    for rank in (0, 1):
+        meeting = Meeting(Dictionary(), rank, 2, timedelta(seconds=0.3))
+        meeting.present({"host": "a"})
+        with pytest.raises(OpusInitError, match="start all 2 ranks"):
+            meeting.places() if rank == 0 else meeting.result()

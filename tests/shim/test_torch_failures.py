@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from opus_sdn.demo.launcher import LaunchFailedError, RankOutcome, Zygote
+from opus_sdn.demo.launcher import Launch, LaunchFailedError, RankOutcome, Zygote
+from opus_sdn.intent.changes import JobState
 from opus_sdn.intent.model import CoreSettings
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.errors import ControllerError
 from opus_sdn.shim.settings import Address
 from opus_sdn.shim.wire import job_path
 from tests.shim.small_controller import SmallController, a_fabric
+from tests.waiting import wait_until
 
 PROGRAMS = "tests.shim.rank_programs"
 KINDS = ("collective", "message", "inside a host", "future")
@@ -37,6 +39,7 @@ def launch(
     gpus: int = 1,
     on_exit: Callable[[int, int], None] | None = None,
     on_message: Callable[[int, Any], None] | None = None,
+    running: list[Launch] | None = None,
     each: Callable[[int], dict[str, str]] = lambda rank: {},
     **environment: str,
 ) -> tuple[RankOutcome, ...]:
@@ -49,7 +52,7 @@ def launch(
         "OPUS_INIT_S": "1",
         **environment,
     }
-    return ranks.launch(
+    started = ranks.launch(
         f"{PROGRAMS}:{program}",
         4,
         args=args,
@@ -62,7 +65,10 @@ def launch(
         on_exit=on_exit,
         on_message=on_message,
         deadline_s=60.0,
-    ).wait()
+    )
+    if running is not None:
+        running.append(started)
+    return started.wait()
 
 
 def fail_in_the_middle(
@@ -72,11 +78,15 @@ def fail_in_the_middle(
     manner: str,
     vouched: bool = True,
     timeout_s: float = 30.0,
+    **environment: str,
 ) -> list[dict[str, Any]]:
     """What the survivors say of a rank that departs while they do `kind`; none of them may hang."""
     client = client_of(controller)
+    running: list[Launch] = []
 
     def on_exit(rank: int, status: int) -> None:
+        if manner == "stopped" and rank != VICTIM:
+            running[0].kill(VICTIM)  # it would never end by itself
         if vouched and status < 0:
             report = {"incarnation": 1, "ranks": [rank], "detail": f"killed by signal {-status}"}
             client.request("POST", job_path("job", "deaths"), report)
@@ -92,6 +102,8 @@ def fail_in_the_middle(
         timeout_s,
         gpus=2 if kind == "inside a host" else 1,
         on_exit=on_exit,
+        running=running,
+        **environment,
     )
     survivors = [outcome for outcome in outcomes if outcome.rank != VICTIM]
     assert all(outcome.ok for outcome in survivors), "\n".join(map(str, survivors))
@@ -151,6 +163,71 @@ def test_a_hung_rank_is_named_at_the_deadline(ranks: Zygote) -> None:
     with SmallController(a_fabric()) as controller:
         said = fail_in_the_middle(ranks, controller, "collective", "hangs", timeout_s=3.0)
         assert_same_cause(said, "collective", "deadline-exceeded", None, "ranks 1 have not arrived")
+
+
+def test_a_stopped_rank_is_told_from_one_in_a_long_checkpoint(ranks: Zygote) -> None:
+    """The first is silent and lost after its lease; the second speaks, and is only missed at the deadline."""
+    with SmallController(a_fabric(), BRISK) as controller:
+        said = fail_in_the_middle(ranks, controller, "collective", "stopped", vouched=False)
+        assert_same_cause(said, "collective", "rank-lost", VICTIM, "rank 1 has been silent for 3 s")
+    with SmallController(a_fabric(), BRISK) as controller:
+        said = fail_in_the_middle(ranks, controller, "collective", "hangs", timeout_s=5.0)
+        assert_same_cause(said, "collective", "deadline-exceeded", None, "ranks 1 have not arrived")
+    (heard,) = {again["heard"] for one in said for again in one["again"]}
+    assert heard[0] == VICTIM
+    assert heard[1] < BRISK.lease_s
+
+
+def test_a_requeued_job_may_start_on_other_hosts_while_nobody_knows_what_became_of_the_old_one(
+    ranks: Zygote,
+) -> None:
+    """As Slurm does: same job name, no report of the dead; their circuits are free for the new life."""
+    with SmallController(a_fabric()) as controller:
+
+        def requeued(restarts: int) -> Launch:
+            return ranks.launch(
+                f"{PROGRAMS}:all_reduces",
+                2,
+                args=("opus", 10_000 if restarts == 0 else 3),
+                environment={
+                    "OPUS_CONTROLLER": controller.url,
+                    "OPUS_JOB": "job",
+                    "OPUS_DIMENSIONS": "dp=2",
+                    "SLURM_JOB_ID": "17",
+                    "SLURM_RESTART_COUNT": str(restarts),
+                },
+                rank_environment=lambda rank: {
+                    "SLURMD_NODENAME": f"host{(rank + restarts) % 4}",
+                    "OPUS_GPU_SLOT": "0",
+                },
+                deadline_s=60.0,
+            )
+
+        first = requeued(0)
+        wait_until(lambda: "job" in controller.engine.state.jobs and controller.job_grants("job") > 5, "work")
+        first.stop()
+        first.wait()
+        assert requeued(1).values() == [[1.0, 3.0, 5.0]] * 2
+        job = controller.engine.state.jobs["job"]
+        assert (job.incarnation, [place.host for place in job.spec.placement]) == (2, ["host1", "host2"])
+        assert job.state is JobState.ENDED
+
+
+def test_with_mode_off_a_killed_rank_ends_the_others_as_gloo_does(ranks: Zygote) -> None:
+    outcomes = launch(
+        ranks, "http://127.0.0.1:1", "until_it_fails", "opus", "collective", VICTIM, "killed", OPUS_MODE="off"
+    )
+    for outcome in outcomes:
+        assert not outcome.hung
+        if outcome.rank != VICTIM:
+            assert outcome.value["type"] == "RuntimeError"
+            assert "Connection" in outcome.value["text"]
+
+
+def test_in_mode_provision_a_killed_rank_is_named_to_all_others(ranks: Zygote) -> None:
+    with SmallController(a_fabric()) as controller:
+        said = fail_in_the_middle(ranks, controller, "collective", "killed", OPUS_MODE="provision")
+        assert_same_cause(said, "collective", "rank-lost", VICTIM, "rank 1 died: killed by signal 9")
 
 
 def test_after_a_failure_the_job_starts_anew_and_the_old_life_can_do_nothing(ranks: Zygote) -> None:

@@ -68,7 +68,7 @@ def jobs_of(controller: SmallController, **environment: str) -> Iterator[list[Ra
         "world_group": "rail",
     }
     controller.serve("PUT", "/api/v1/jobs/job", body)
-    enrolment = Enrolment(1, 1, ("host0", "host1"), False, 60.0, (0, 0))
+    enrolment = Enrolment(1, 1, ("host0", "host1"), False, 60.0, (0, 0), "1")
     assert settings.controller is not None
     jobs = [RankJob(settings, ControllerClient(settings.controller), enrolment, rank) for rank in WORLD]
     try:
