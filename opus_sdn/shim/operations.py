@@ -102,6 +102,11 @@ class OperationLog:
         self._ring.append(operation)
         return operation
 
+    @property
+    def begun(self) -> int:
+        """Operations so far, ends of steps among them."""
+        return self._ring[-1].number + 1 if self._ring else 0
+
     def newest(self) -> list[Operation]:
         """All records that are still kept, oldest first; those under way are still filled in."""
         return list(self._ring)  # one step of the interpreter: no other thread comes between

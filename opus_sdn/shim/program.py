@@ -6,6 +6,7 @@ The job calls these methods with its lock held, in the order of the program's ca
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -41,18 +42,19 @@ class Called(Generic[W]):
 
 
 class Program(Generic[W]):
-    """The program of one rank. `hints`: say what it needs next."""
+    """The program of one rank. `says_hints`: it says what it needs next."""
 
-    def __init__(self, tracker: PhaseTracker, says: Announces, hints: bool) -> None:
+    def __init__(self, tracker: PhaseTracker, says: Announces, says_hints: bool) -> None:
         self.tracker = tracker
         self._says = says
-        self._hints = hints
+        self._says_hints = says_hints
         self._runs: dict[Stream, HeldRun[W]] = {}
         self._offered: dict[tuple[Stream, int], int] = {}  # open arrivals with an offer -> what was closed
         self._unfinished: Counter[str] = Counter()  # calls by connection
         self._idle_groups: set[tuple[tuple[int, ...], int]] = set()
         self.is_bypassed = False  # there are groups whose operations are not seen
-        self.runs_cut = 0
+        self.grants = self.longer_runs = self.operations_in_longer_runs = self.runs_cut = self.hints = 0
+        self._hinted: tuple[Stream, int] | None = None
 
     # --- groups
 
@@ -125,12 +127,14 @@ class Program(Generic[W]):
 
     def granted(self, grant: Grant, called: int) -> HeldRun[W] | None:
         """A run is granted, of which the program has called so many operations. Held if it is longer."""
+        self.grants += 1
         offered = {n: self._offered.pop((grant.stream, n), None) for n in range(grant.n, grant.n + called)}
         if grant.length == 1:
             return None
         closed = offered.get(grant.n)
         run: HeldRun[W] = HeldRun(grant.stream, grant.n, grant.length, closed or 1, called)
         self._runs[grant.stream] = run
+        self.longer_runs += 1
         if closed is None:  # the offer was taken back, too late
             self._cut(run)
         return run
@@ -169,6 +173,7 @@ class Program(Generic[W]):
         if not run.is_over:
             return None
         del self._runs[run.stream]
+        self.operations_in_longer_runs += run.length
         return run.n
 
     @property
@@ -181,6 +186,14 @@ class Program(Generic[W]):
         """Runs of several operations that are held; at most one, by the rules."""
         return list(self._runs.values())
 
-    def next_need(self) -> Stream | None:
-        """What to hint: the stream that the program needs next, where that is known."""
-        return self.tracker.next_need() if self._hints else None
+    def hint(self, numbers: Mapping[Stream, int]) -> tuple[Stream, int] | None:
+        """The operation that the program needs next, where that is known and was not said before.
+
+        `numbers`: the next one of each stream that was used before; of others the controller knows nothing.
+        """
+        need = self.tracker.next_need() if self._says_hints else None
+        if need is None or need not in numbers or self._hinted == (need, numbers[need]):
+            return None
+        self._hinted = need, numbers[need]
+        self.hints += 1
+        return self._hinted

@@ -105,6 +105,9 @@ class ShimSettings:
     nccl_check: NcclCheck = NcclCheck.REFUSE
     labels: Labels = field(default_factory=dict)  # dimensions by rank list
     profile_steps: int = PROFILE_STEPS_DEFAULT  # 0: every operation asks for itself
+    phase_table: str | None = None  # to be followed from the start; `{rank}` stands for the rank
+    phase_table_save: str | None = None
+    comm_pattern: str | None = None  # prefix of tables in the published format
 
 
 def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames | None = None) -> ShimSettings:
@@ -143,6 +146,9 @@ def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames |
         retry_budget=retry_budget_in(env),
         trace_dir=_new_folder(env, "OPUS_TRACE_DIR"),
         profile_steps=_profile_steps(env),
+        phase_table=env.get("OPUS_PHASE_TABLE", "").strip() or None,
+        phase_table_save=env.get("OPUS_PHASE_TABLE_SAVE", "").strip() or None,
+        comm_pattern=env.get("COMM_PATTERN_PATH", "").strip() or None,
     )
 
 

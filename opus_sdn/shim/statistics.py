@@ -40,3 +40,14 @@ class GrantWaits:
         figures.grants += 1
         figures.wait_ms += waited_ms
         figures.longest_ms = max(figures.longest_ms, waited_ms)
+
+    def said(self) -> dict[str, dict[str, float]]:
+        """As figures, by "before -> now"."""
+        return {
+            f"{before} -> {now}": {
+                "grants": one.grants,
+                "wait_ms": round(one.wait_ms, 3),
+                "longest_ms": round(one.longest_ms, 3),
+            }
+            for (before, now), one in self.pairs.items()
+        }

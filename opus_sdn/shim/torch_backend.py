@@ -15,6 +15,8 @@ from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.enrolment import Meeting, enrol, refuse
 from opus_sdn.shim.errors import OpusError, SettingsError, UnsupportedTorchError
 from opus_sdn.shim.operations import OperationLog
+from opus_sdn.shim.phase_file import load_published, load_table
+from opus_sdn.shim.phases import PhaseTable
 from opus_sdn.shim.recorder import Recorder
 from opus_sdn.shim.settings import Mode, ShimSettings, from_environ, read_token
 from opus_sdn.shim.torch_cuda import gpu_names
@@ -50,6 +52,14 @@ def operation_log() -> OperationLog | None:
     return _job.log if _job is not None else None
 
 
+def statistics() -> dict[str, Any] | None:
+    """What this rank asked for and how long it waited, in its job so far; None where there is no log.
+
+    `waits` has, for each "phase before -> phase now", `grants`, `wait_ms` in all and `longest_ms`.
+    """
+    return _job.statistics() if _job is not None else None
+
+
 def end_step() -> None:
     """A step of the program ends here. Programs with a torch optimizer need not say so: it is seen."""
     if _job is not None:
@@ -82,6 +92,7 @@ def _enter(options: Any) -> RankJob | None:
         _require_known_torch()
         settings = from_environ(gpu_names=gpu_names)
         client = _client(settings) if settings.mode is not Mode.OFF else None
+        table = _table(settings, rank)
     except SettingsError as wrong:
         raise refuse(meeting, rank, str(wrong)) from None
     except UnsupportedTorchError as wrong:
@@ -92,11 +103,18 @@ def _enter(options: Any) -> RankJob | None:
         _job = None
         return None
     enrolment = enrol(meeting, rank, settings, client, options.timeout)
-    _job = RankJob(settings, client, enrolment, rank)
+    _job = RankJob(settings, client, enrolment, rank, table)
     if settings.trace_dir is not None:
         _job.on_close.append(_record(settings, settings.trace_dir, client, _job))
     log.info("joined job=%s incarnation=%d rank=%d", settings.job, enrolment.incarnation, rank)
     return _job
+
+
+def _table(settings: ShimSettings, rank: int) -> PhaseTable | None:
+    """The phase table to begin with, if one is named. Raises SettingsError."""
+    if settings.phase_table is not None:
+        return load_table(settings.phase_table, rank)
+    return load_published(settings.comm_pattern, rank) if settings.comm_pattern is not None else None
 
 
 def _record(

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.distributed import distributed_c10d
@@ -35,7 +35,9 @@ from opus_sdn.shim.links import LinkProbe
 from opus_sdn.shim.naming import rank_list
 from opus_sdn.shim.nccl_fit import check_nccl
 from opus_sdn.shim.operations import STEP, Operation, OperationLog
+from opus_sdn.shim.phase_file import save_table
 from opus_sdn.shim.phase_tracker import PhaseTracker
+from opus_sdn.shim.phases import PhaseTable
 from opus_sdn.shim.program import NO_OFFER, Program
 from opus_sdn.shim.session import UNREACHABLE, RankSession
 from opus_sdn.shim.settings import Mode, NcclCheck, ShimSettings
@@ -83,7 +85,12 @@ class RankJob:
     """The owner of all Works of this process."""
 
     def __init__(
-        self, settings: ShimSettings, client: ControllerClient, enrolment: Enrolment, rank: int
+        self,
+        settings: ShimSettings,
+        client: ControllerClient,
+        enrolment: Enrolment,
+        rank: int,
+        table: PhaseTable | None = None,
     ) -> None:
         self.rank = rank
         self.world = len(enrolment.hosts)
@@ -129,9 +136,9 @@ class RankJob:
             deadline_s=enrolment.deadline_s,
             watchdog=Watchdog.start(settings.fence_s / LOOKS_PER_FENCE) if settings.watchdog else None,
         )
-        tracker = PhaseTracker(settings.profile_steps)
+        tracker = PhaseTracker(settings.profile_steps, table)
         self._program: Program[GatedWork] = Program(
-            tracker, self._session, hints=settings.mode is Mode.PROVISION
+            tracker, self._session, says_hints=settings.mode is Mode.PROVISION
         )
         self._waits = GrantWaits()
         self._groups_known = 0  # to torch
@@ -338,9 +345,7 @@ class RankJob:
 
     def _release(self, stream: Stream, n: int) -> None:
         """A run is over: give its circuits back, and say what comes next. With the lock held."""
-        need = self._program.next_need()
-        known = need is not None and need in self._next
-        self._session.release(stream, n, (need, self._next[need]) if need is not None and known else None)
+        self._session.release(stream, n, self._program.hint(self._next))
         self._runs_over.notify_all()
 
     def watch(self, work: Finishing) -> None:
@@ -364,6 +369,24 @@ class RankJob:
             self._fail(OpusJobFailed(Problem.OPERATION_FAILED, detail, None, self.incarnation))
         assert self._failed is not None
         return self._failed
+
+    def statistics(self) -> dict[str, Any]:
+        """What this rank asked for and how long it waited, so far."""
+        with self._order:
+            program, tracker = self._program, self._program.tracker
+            return {
+                "mode": self._settings.mode.value,
+                "operations": self.log.begun,
+                "grants": program.grants,
+                "longer_runs": program.longer_runs,
+                "operations_in_longer_runs": program.operations_in_longer_runs,
+                "runs_cut": program.runs_cut,
+                "hints": program.hints,
+                "tables_learned": tracker.learned,
+                "tables_dropped": tracker.dropped,
+                "follows_a_table": tracker.is_following,
+                "waits": self._waits.said(),
+            }
 
     def require_usable(self) -> None:
         """No operation in a forked child; each new one of a failed job raises the job's cause."""
@@ -413,6 +436,7 @@ class RankJob:
             self._break_off()
         for work in left:
             work.settle(OpusError(f"rank {self.rank} left the job before {work} was done"))
+        self._tell_what_was_learned()
         for leave in self.on_close:
             leave()
         self._session.close()
@@ -423,6 +447,16 @@ class RankJob:
         if self._witness is not None:
             self._witness.close()
         self._client.close()
+
+    def _tell_what_was_learned(self) -> None:
+        log.info("leaving the job rank=%d %s", self.rank, self.statistics())
+        pattern, table = self._settings.phase_table_save, self._program.tracker.table
+        if pattern is None or table is None or table.coarse:
+            return
+        try:
+            save_table(pattern, self.rank, table)
+        except OSError as failed:
+            log.warning("the phase table is not saved rank=%d error=%s", self.rank, failed)
 
     def _leave_runs(self, timeout_s: float) -> None:
         """Cut what this rank holds and will not use; the others have to know how far it came."""

@@ -374,19 +374,3 @@ def recorded(backend: str) -> list[dict[str, Any]]:
         }
         for one in taken
     ]
-
-
-def alternates(backend: str, steps: int, pause_s: float) -> list[float]:
-    """Steps of two phases on circuits that exclude each other, each after a computation of `pause_s`."""
-    found = []
-    with world(backend, TIMEOUT_S * 4) as rank:
-        rows = [dist.new_group([first, first + 1]) for first in (0, 2)]
-        columns = [dist.new_group([first, first + 2]) for first in (0, 1)]
-        mine = torch.tensor([float(rank)])
-        for _ in range(steps):
-            for group in (rows[rank // 2], columns[rank % 2]):
-                time.sleep(pause_s)
-                dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=group)
-            torch_backend.end_step()
-            found.append(mine.item())
-    return found

@@ -28,7 +28,9 @@ def test_everything_can_be_said() -> None:
     settings = from_environ(
         GOOD
         | {
-            "OPUS_MODE": "on-demand",
+            "OPUS_MODE": "provision",
+            "OPUS_PROFILE_STEPS": "0",
+            "OPUS_PHASE_TABLE": "t/rank{rank}.json",
             "OPUS_HOST": "gpu007",
             "OPUS_GPU_SLOT": "5",
             "OPUS_FORCE_DOMAIN": "scale-out",
@@ -43,6 +45,8 @@ def test_everything_can_be_said() -> None:
         }
     )
     assert (settings.host, settings.slot, settings.owner) == ("gpu007", 5, "ada")
+    assert (settings.mode, settings.profile_steps) == (Mode.PROVISION, 0)
+    assert (settings.phase_table, settings.phase_table_save) == ("t/rank{rank}.json", None)
     assert settings.force_scale_out
     assert settings.dimensions == (("pp", 2), ("dp", 4), ("tp", 2))
     assert (settings.world_group, settings.port_choice) == (WorldGroup.FRONT_END, PortChoice.SPREAD)
@@ -84,6 +88,8 @@ def test_the_place_is_what_was_said_most_explicitly(environ: dict[str, str], hos
 
 
 WRONG = [
+    ("OPUS_PROFILE_STEPS", "2", "use the number of steps to learn from, 3 to 1000, as 5, or 0"),
+    ("OPUS_PROFILE_STEPS", "-5", "or 0 to have every operation ask for itself"),
     ("OPUS_MODE", "sometimes", "use one of: off, on-demand, provision"),
     ("OPUS_CONTROLLER", "10.0.0.5:8700", "use http://HOST:PORT"),
     ("OPUS_CONTROLLER", "http://10.0.0.5", "use http://HOST:PORT"),
