@@ -9,6 +9,11 @@ from typing import NoReturn
 INTERRUPTED = 130
 
 
+def agent() -> NoReturn:
+    """The command `opus-agent`: `opus agent` under a name of its own, for unit files and process lists."""
+    main(["agent", *sys.argv[1:]])
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command with `arguments`, by default those of the process, and exit with its code."""
     try:

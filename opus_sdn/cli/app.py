@@ -31,6 +31,7 @@ MODULES = {
     "withdraw": "operate",
     "events": "events",
     "whatif": "whatif_command",
+    "agent": "agent",
     "experiment": "experiment",
     "trace": "trace",
     "emulator": "emulator",

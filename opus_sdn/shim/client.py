@@ -44,8 +44,16 @@ class Connection:
     Split in two so that one thread can keep a long poll open and still send news on a second connection.
     """
 
-    def __init__(self, address: Address, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | None,
+        agent: Path | None = None,
+    ) -> None:
+        """`agent`: the Unix socket of the host's agent, which speaks to the controller instead."""
         self.address = address
+        self._agent = agent
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._head = f"Host: {str(address).partition('//')[2]}\r\n{lines}"
         self._tls = tls
@@ -95,12 +103,25 @@ class Connection:
         self.used = False
 
     def _connect(self, timeout_s: float) -> socket.socket:
+        if self._agent is not None:
+            return self._connect_agent(self._agent, timeout_s)
         host = self.address.host
         link = socket.create_connection((host, self.address.port), timeout_s)
         try:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 link = self._tls.wrap_socket(link, server_hostname=host)
+        except BaseException:
+            link.close()
+            raise
+        self._socket = link
+        return link
+
+    def _connect_agent(self, path: Path, timeout_s: float) -> socket.socket:
+        link = socket.socket(socket.AF_UNIX)
+        try:
+            link.settimeout(timeout_s)
+            link.connect(str(path))
         except BaseException:
             link.close()
             raise
@@ -121,13 +142,17 @@ class ControllerClient:
         ca_file: Path | None = None,
         timeout_s: float = 10.0,
         others: tuple[Address, ...] = (),
+        agent: Path | None = None,
     ) -> None:
+        """`agent`: requests go through the agent of this host, by its Unix socket."""
+        self._agent = agent
         self.where = Whereabouts(address, others)
         self.timeout_s = timeout_s
         self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._tls = _tls_context(ca_file) if any(each.tls for each in (address, *others)) else None
+        tls = agent is None and any(each.tls for each in (address, *others))
+        self._tls = _tls_context(ca_file) if tls else None
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -144,7 +169,7 @@ class ControllerClient:
     def connection(self) -> Connection:
         """A connection of the caller's own, outside the pool."""
         address = self.address
-        connection = Connection(address, self._headers, self._tls if address.tls else None)
+        connection = Connection(address, self._headers, self._tls if address.tls else None, self._agent)
         self._all.add(connection)
         return connection
 

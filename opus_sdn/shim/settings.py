@@ -26,6 +26,7 @@ from opus_sdn.shim.slot_settings import GpuNames, slot_in
 NAME_LENGTH_MAX = 128
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TOKEN_BYTES_MAX = 4096
+SOCKET_BYTES_MAX = 107
 FENCE_S_DEFAULT = 15.0
 INIT_S_DEFAULT = 30.0
 PROFILE_STEPS_DEFAULT = 5
@@ -102,6 +103,7 @@ class ShimSettings:
     sysfs: Path = SYSFS_DEFAULT
     retry_budget: RetryBudget | None = None
     trace_dir: Path | None = None
+    agent: Path | None = None  # the Unix socket of this host's agent
     nccl_check: NcclCheck = NcclCheck.REFUSE
     labels: Labels = field(default_factory=dict)  # dimensions by rank list
     profile_steps: int = PROFILE_STEPS_DEFAULT  # 0: every operation asks for itself
@@ -116,7 +118,7 @@ def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames |
     mode = _choice(env, "OPUS_MODE", Mode, Mode.ON_DEMAND)
     if mode is Mode.OFF:
         return ShimSettings(mode, None, "", "", 0, "", allow_torch=_flag(env, "OPUS_ALLOW_TORCH"))
-    controllers = _controllers(env)
+    controllers = controllers_in(env)
     links, sysfs = links_in(env), _folder(env, "OPUS_LINK_SYSFS", SYSFS_DEFAULT)
     return ShimSettings(
         mode=mode,
@@ -149,6 +151,7 @@ def from_environ(environ: Mapping[str, str] | None = None, gpu_names: GpuNames |
         phase_table=env.get("OPUS_PHASE_TABLE", "").strip() or None,
         phase_table_save=env.get("OPUS_PHASE_TABLE_SAVE", "").strip() or None,
         comm_pattern=env.get("COMM_PATTERN_PATH", "").strip() or None,
+        agent=_socket(env, "OPUS_AGENT"),
     )
 
 
@@ -219,8 +222,8 @@ def _profile_steps(env: Mapping[str, str]) -> int:
     return steps
 
 
-def _controllers(env: Mapping[str, str]) -> tuple[Address, ...]:
-    """One address, or those of several controllers between commas."""
+def controllers_in(env: Mapping[str, str]) -> tuple[Address, ...]:
+    """One address, or those of several controllers between commas. Raises SettingsError."""
     value = env.get("OPUS_CONTROLLER", "").strip()
     return tuple(_controller(part.strip()) for part in value.split(","))
 
@@ -315,6 +318,15 @@ def _folder(env: Mapping[str, str], variable: str, default: Path) -> Path:
     if not Path(value).is_dir():
         raise _wrong(variable, value, "there is no such folder; name the one where sysfs is mounted, as /sys")
     return Path(value)
+
+
+def _socket(env: Mapping[str, str], variable: str) -> Path | None:
+    value = env.get(variable, "").strip()
+    if value and len(os.fsencode(value)) > SOCKET_BYTES_MAX:
+        raise _wrong(
+            variable, value, f"a socket's path has at most {SOCKET_BYTES_MAX} bytes; use a shorter one"
+        )
+    return Path(value) if value else None
 
 
 def _new_folder(env: Mapping[str, str], variable: str) -> Path | None:

@@ -143,6 +143,7 @@ def _client(settings: ShimSettings) -> ControllerClient:
         read_token(settings.token_file),
         settings.ca_file,
         others=settings.replicas,
+        agent=settings.agent,
     )
 
 

@@ -184,7 +184,7 @@ def test_no_way_of_installing_the_package_brings_a_torch_of_its_own() -> None:
 def test_the_extras_and_entry_points_that_the_documents_promise_exist() -> None:
     project = PROJECT["project"]
     assert set(project["optional-dependencies"]) == {"shim", "whatif", "dask", "postgres", "dev"}
-    assert project["scripts"] == {"opus": "opus_sdn.cli:main"}
+    assert project["scripts"] == {"opus": "opus_sdn.cli:main", "opus-agent": "opus_sdn.cli:agent"}
     assert project["entry-points"]["torch.backends"] == {"opus_sdn": "opus_sdn.shim.autoload:register"}
 
 
