@@ -33,6 +33,7 @@ def document(scenario: Scenario, result: Result) -> Document:
                 "waited_ns": exposure.waited_ns,
                 "rank": exposure.rank,
                 "operation": exposure.operation,
+                **exposure.details,
             }
             for exposure in result.exposures
         ],

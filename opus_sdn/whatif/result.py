@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ class Exposure:
     """A wait for a reconfiguration that the end of the step hangs on.
 
     `time_ns`: when the reconfiguration began; `topology`: the id that it led to, where there is one for all
-    ranks; `operation` of `rank` waited `waited_ns` for it.
+    ranks; `operation` of `rank` waited `waited_ns` for it. `details` are the semantics' own.
     """
 
     time_ns: int
@@ -19,6 +20,7 @@ class Exposure:
     waited_ns: int
     rank: int
     operation: str
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -102,6 +102,9 @@ def test_our_own_semantics_tell_what_was_lost_and_what_the_least_is(opus: Opus) 
     assert (ran.code, ran.err) == (0, "")
     assert ran.json["finish_ns"] == ran.json["details"]["lower_bound_ns"] == 61_694_099_826
     assert ran.json["exposed_delay_ns"] == ran.json["details"]["lost_to_switching_ns"] == 46_951_903
+    (exposure,) = ran.json["exposures"]
+    assert exposure["waited_ns"] == exposure["lock_ns"] + exposure["switch_ns"] == 46_951_903
+    assert "exposures" not in ran.json["details"]
     assert ran.json["details"]["static_ns"] == EXPECTED["static"]
     ran = opus("whatif", "replay", *inputs(EIGHT), *ours, "--option", "port_choice=spread", "-o", "json")
     assert ran.json["finish_ns"] == EXPECTED["static"]

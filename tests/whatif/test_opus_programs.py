@@ -165,7 +165,7 @@ def test_ranks_placed_on_one_host_need_no_switch(tmp_path: Path) -> None:
     trace, schedules = pipeline_step(2, 2, 1)
     together = placed(("host0", 0), ("host1", 0), ("host0", 1), ("host1", 1))
     found = finish(trace, schedules.collapsed(), Mode.ON_DEMAND, 3, **files(tmp_path, together))
-    assert {exposure["operation"][0] for exposure in found.details["exposures"]} <= {"g"}  # rings alone
+    assert {exposure.details["intent"][0] for exposure in found.exposures} <= {"g"}  # rings alone
     assert found.details["grants"] == 4 * 2 / 2
 
 

@@ -122,7 +122,7 @@ def test_the_exposed_delay_names_who_waited_and_for_which_circuits() -> None:
     found = run(LLAMA, Mode.PROVISION, 50)
     assert [exposure.waited_ns for exposure in found.exposures] == [44_798_328] * 3
     assert found.exposed_delay_ns == found.details["lost_to_switching_ns"] == 134_394_984
-    first = found.details["exposures"][0]
+    first = found.exposures[0].details
     assert (first["lock_ns"], first["hinted"]) == (0, True)
     assert len(first["ranks"]) == 2
     assert len(first["circuits"]) == 4

@@ -170,7 +170,6 @@ def _tell_control(result: Result, scenario: Scenario, outcome: Outcome, controll
         by_rail.setdefault(rail, []).append((time_ns, topology))
     result.reconfigurations = next(iter(by_rail.values()), [])
     result.details |= {
-        "exposures": [_details_of(found) for found in exposed],
         "topology": {rail: [list(found) for found in history] for rail, history in by_rail.items()},
         "grants": len(controller.grants),
         "device_steps": len(controller.steps),
@@ -199,19 +198,19 @@ def _exposure(trace: Trace, found: Exposed) -> Exposure:
         found.lock_ns + found.switch_ns,
         rank,
         operation,
+        _details_of(found),
     )
 
 
 def _details_of(found: Exposed) -> dict[str, Any]:
     grant, step = found.grant, found.step
     return {
-        "operation": f"{grant.stream}#{grant.n}",
+        "intent": f"{grant.stream}#{grant.n}",
         "ranks": sorted(rank for rank, _ in grant.nodes),
         "complete_ns": grant.complete_ns,
         "granted_ns": grant.granted_ns,
         "lock_ns": found.lock_ns,
         "switch_ns": found.switch_ns,
-        "step_started_ns": step.started_ns,
         "hinted": bool(step.hinted),
         "circuits": list(step.added),
         "disturbed": list(step.removed),

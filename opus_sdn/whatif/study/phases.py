@@ -33,8 +33,9 @@ class Change:
 def limiting_changes(document: Document, plan: Parallelism) -> list[Change]:
     """The changes that the end of a step hangs on, the costliest first, from a replay on our controller."""
     found: dict[tuple[str, str], list[float]] = {}
-    exposures = document.get("details", {}).get("exposures", ())
-    for exposure in exposures:
+    for exposure in document.get("exposures", ()):
+        if "intent" not in exposure:  # not from our controller
+            continue
         pair = (_before(exposure, plan), _after(exposure, plan))
         found.setdefault(pair, []).append((exposure["lock_ns"] + exposure["switch_ns"]) / 1e6)
     changes = [Change(*pair, len(waits), sum(waits)) for pair, waits in found.items()]
@@ -47,7 +48,7 @@ def _after(exposure: dict[str, Any], plan: Parallelism) -> str:
     stages = sorted({_stage_of_rank(rank, plan) for rank in ranks})
     if len(stages) == 1:
         return RINGS.format(stage=stages[0])
-    sender, receiver = map(int, exposure["operation"].partition("[")[2].partition("]")[0].split(">"))
+    sender, receiver = map(int, exposure["intent"].partition("[")[2].partition("]")[0].split(">"))
     forward = _stage_of_rank(sender, plan) < _stage_of_rank(receiver, plan)
     return (FORWARD if forward else BACKWARD).format(low=stages[0], high=stages[-1])
 
