@@ -6,70 +6,52 @@ the exact engine has to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Any
 
 from opus_sdn.whatif.peer.hang import cannot_finish
+from opus_sdn.whatif.peer.links import UNKNOWN, LinkedRanks
 from opus_sdn.whatif.peer.order import Chain, UnknownOrderError
-from opus_sdn.whatif.peer.ranks import Ranks
-from opus_sdn.whatif.peer.solve import Puzzle, Solution, Solver
-from opus_sdn.whatif.peer.uses import Change, Due, Falling, Link, MessageUse, OrderOf, RingUse
+from opus_sdn.whatif.peer.solve import Solution, Solver
+from opus_sdn.whatif.peer.uses import Change, Due, Falling, Link, MessageUse, RingUse
 from opus_sdn.whatif.peer.wire import LINK, NEVER, PULSE, START, Flight, Free, Root, Wire
 from opus_sdn.whatif.result import Result
-from opus_sdn.whatif.rings import Ring, flight_ns
+from opus_sdn.whatif.rings import Ring
 from opus_sdn.whatif.scenario import Scenario
 
 _AT_ONCE: Chain = (0, None)
-_UNKNOWN = (-NEVER, NEVER)  # when an event was put into the queue, where that is not told
 _NO_FREES: list[Falling] = []
 
 
-class FastEngine(Ranks):
+class FastEngine(LinkedRanks):
     """Replays a scenario. `solver` may be shared by replays one after another."""
 
     def __init__(self, scenario: Scenario, solver: Solver | None = None) -> None:
-        super().__init__(scenario)
-        self._solver = solver or Solver()
-        self._endpoint = scenario.system.endpoint_delay_ns
+        super().__init__(scenario, solver or Solver())
         if self._endpoint < 1:
             raise UnknownOrderError("without an endpoint delay everything happens at once")
-        self._n = len(self.trace.ranks)
         # What will happen: (order, number, rank, position, use, version of the use) at each time.
         self._agenda: dict[int, list[tuple[Any, ...]]] = {}
         self._times: list[int] = []
         self._number = 0
-        self._links: dict[int, Link] = {}
-        self._installed = 0
-        self._change: Change | None = None
-        self._changed: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self._flights: dict[tuple[int, float], tuple[int, int]] = {}
         self._members = [group.ranks for group in self.trace.groups]
         self._rings_begun: list[dict[int, int]] = [{} for _ in self._members]
         self._ports: list[list[Link | None]] = [[None] * len(ranks) for ranks in self._members]
         self._ring_flights: dict[tuple[int, int, int], list[Flight]] = {}
         self._open_rings: dict[tuple[int, int], RingUse] = {}
-        self._active: dict[RingUse | MessageUse, None] = {}
         self._part: list[tuple[RingUse, int] | None] = [None] * self._n
         self._compute_end = [0] * self._n
         self._places = [{rank: place for place, rank in enumerate(ranks)} for ranks in self._members]
         self._arrived: dict[tuple[int, ...], int] = {}
         self._posted: dict[tuple[int, ...], list[int]] = {}
         self._compute_orders: dict[int, Chain] = {}
-        # While a drain lasts: how many links must fall free, since when, and which have.
-        self._needed = 0
-        self._since = 0
-        self._fallen: list[int] = []
-        self._untouched = 0  # links that nobody has used, and that are busy for the nanosecond after a change
         self._drain_known = True
         self._drained_at: int | None = None
-        self._drained_by = _UNKNOWN
-        self._all_past = False  # nothing is on the agenda: what happens in this nanosecond has happened
 
     def run(self) -> Result:
         """The whole step. Raises UnknownOrderError where the exact engine has to be asked."""
         try:
-            self._install(_UNKNOWN)
+            self._install(UNKNOWN)
             for rank in range(self._n):
                 self.schedule(rank)
             while True:
@@ -254,7 +236,7 @@ class FastEngine(Ranks):
                 free.time == self.now for link in self._links.values() for free in link.frees
             ):
                 raise UnknownOrderError("a link falls free in the nanosecond of a request")
-            self._install(_UNKNOWN)
+            self._install(UNKNOWN)
 
     def _message_key(self, rank: int, position: int, source: int, destination: int) -> tuple[int, ...]:
         size = self.programs[rank].graph.operations[position].size
@@ -320,14 +302,6 @@ class FastEngine(Ranks):
                 if link is not None
             ]
         return found
-
-    def _puzzle(self, use: RingUse) -> Puzzle:
-        flights = {}
-        for member, link in enumerate(use.links):
-            if link is not None:
-                seen = use.topologies[use.epochs[member] :]
-                flights[member] = [self._flight(use.ring.size, topology, link) for topology in seen]
-        return use.puzzle(self._endpoint, flights)
 
     def _refuse_shared_tick(self, use: RingUse, solution: Solution, member: int, end: int) -> None:
         if end - use.base in solution.ticks[solution.place(member)]:
@@ -407,124 +381,6 @@ class FastEngine(Ranks):
         if receiver is not None:
             self.complete(use.peer, receiver)
 
-    # Links.
-
-    def _link(self, source: int, destination: int) -> Link:
-        key = source * self._n + destination
-        link = self._links.get(key)
-        if link is None:
-            link = self._links[key] = Link(source, destination)
-            if self._change is not None and self.now + self._all_past <= self._change.time + 1:
-                link.change(self._change)
-                if self._untouched:
-                    self._untouched -= 1
-        return link
-
-    def _take(self, link: Link, use: RingUse | MessageUse) -> None:
-        if link.user is not None:
-            raise UnknownOrderError("two operations use one link")
-        past = link.settle(self.now + self._all_past)
-        if self.control.draining:
-            self._fallen += [time for time in past if time > self._since]
-        link.user = use
-
-    def _release_link(self, link: Link, base: int, wire: Wire, order_of: OrderOf) -> None:
-        link.leave(base, wire, order_of)
-        if self.control.draining:
-            self._fallen += [base + time for time in wire.idles if base + time > self._since]
-
-    def _flight(self, size: int, topology: int, link: Link) -> Flight:
-        bandwidth = self.scenario.schedules.topologies[topology][link.source][link.destination]
-        if bandwidth <= 0:
-            return None
-        key = (size, bandwidth)
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = self._flights[key] = flight_ns(size, bandwidth, self.scenario.latency_ns)
-        return flight
-
-    # Changes of topology.
-
-    def _count_busy(self) -> int:
-        """How many of all links are busy now."""
-        now = self.now
-        count = 0
-        for link in self._links.values():
-            if link.user is None:
-                link.settle(now + self._all_past)
-                if link.frees and link.frees[0].time == now:
-                    raise UnknownOrderError("a link falls free in the nanosecond of a request")
-                count += link.busy
-        for link, base, wire, at_first in self._wires():
-            if base == now and isinstance(link.user, MessageUse) and wire.marks[-1:] == [0]:
-                count += 1  # sent in this very nanosecond, and before this request: it is known already
-            else:
-                count += wire.busy_at(now - base, at_first, all_past=self._all_past)
-        self._untouched = 0
-        change = self._change
-        if change is not None and now + self._all_past <= change.time + 1:
-            if now > change.time:
-                raise UnknownOrderError("links fall free in the nanosecond of a request")
-            self._untouched = self._n * (self._n - 1) - len(self._links)
-        return count + self._untouched
-
-    def _wires(self) -> Iterator[tuple[Link, int, Wire, bool]]:
-        """Each link in use, with the time its wire counts from, and whether it was busy when it was taken."""
-        for use in self._active:
-            if isinstance(use, MessageUse):
-                assert use.wire is not None
-                use.wire.finish(NEVER)
-                yield use.link, use.time, use.wire, use.busy
-                continue
-            detail = self._solver.detail(self._puzzle(use))
-            for member, link in enumerate(use.links):
-                if link is not None and not use.done[member]:
-                    yield link, use.base, detail.wires[member], use.busy[member]
-
-    def _find_drain(self) -> int | None:
-        """When as many links have fallen free as were busy; None: not before something else happens."""
-        since = self._since
-        fallen = list(self._fallen)
-        where = [
-            (link, [free.time for free in link.frees if free.time > since])
-            for link in self._links.values()
-            if link.user is None
-        ]
-        where += [
-            (link, [base + time for time in wire.fallen_after(since - base)])
-            for link, base, wire, _ in self._wires()
-        ]
-        for _, times in where:
-            fallen += times
-        if self._untouched:
-            assert self._change is not None
-            fallen += [self._change.time + 1] * self._untouched
-        fallen.sort()
-        if len(fallen) < self._needed:
-            return None
-        end = fallen[self._needed - 1]
-        if len(fallen) > self._needed and fallen[self._needed] == end:
-            # More fall free in that nanosecond, and those after the last counted see the new topology. Where
-            # that is the old one for them, falling free a nanosecond early is no difference.
-            before = self.scenario.schedules.topologies[self._installed]
-            after = self.scenario.schedules.topologies[self.control.topology]
-            for link, times in where:
-                a, b = link.source, link.destination
-                if end in times and before[a][b] != after[a][b]:
-                    raise UnknownOrderError("a drain ends while more links fall free in one nanosecond")
-        put_in = [
-            free.inserted
-            for link in self._links.values()
-            if link.user is None
-            for free in link.frees
-            if free.time == end
-        ]
-        put_in += [base + time for _, base, wire, _ in self._wires() for time in wire.put_in(end - base)]
-        if self._untouched and self._change is not None and self._change.time + 1 == end:
-            put_in.append(self._change.time)
-        self._drained_by = (min(put_in), max(put_in))
-        return end
-
     def _drain_first(self, due: list[tuple[Any, ...]]) -> bool:
         """Whether the drain ends before all that is on the agenda for the same nanosecond."""
         assert self._drained_at is not None
@@ -558,29 +414,3 @@ class FastEngine(Ranks):
                 self._fly(use)
             elif use.begun == len(use.members):
                 self._solve(use)
-
-    def _differences(self, old: int, new: int) -> list[tuple[int, int]]:
-        """The links whose bandwidth differs between two topologies."""
-        found = self._changed.get((old, new))
-        if found is None:
-            before, after = self.scenario.schedules.topologies[old], self.scenario.schedules.topologies[new]
-            found = self._changed[old, new] = [
-                (source, destination)
-                for source, (a, b) in enumerate(zip(before, after, strict=True))
-                if a is not b
-                for destination in range(self._n)
-                if a[destination] != b[destination] and source != destination
-            ]
-        return found
-
-    def _last_event(self) -> int:
-        """When the last thing happens that is known of, links falling free included."""
-        times = [free.time for link in self._links.values() if link.user is None for free in link.frees]
-        if self._change is not None:
-            times.append(self._change.time + 1)
-        times += [base + wire.last_event() for _, base, wire, _ in self._wires()]
-        for use in self._active:
-            if isinstance(use, RingUse):
-                detail = self._solver.detail(self._puzzle(use))
-                times += [use.base + max(t for t in (*found, 0) if t != NEVER) for found in detail.ticks]
-        return max(times)
