@@ -38,6 +38,19 @@ class Asking(Protocol):
         """Ask, and return the answer's JSON object."""
 
 
+def describe(what: What) -> dict[str, Any]:
+    """What a trace says of a kind of operation."""
+    return {
+        "kind": what.kind,
+        "group": what.group,
+        "description": what.description,
+        "dimension": what.dimension,
+        "ranks": what.ranks,
+        "gated": what.connection is not None,
+        "peer": what.peer,
+    }
+
+
 class Recorder:
     """Follows one rank's operations from a thread of its own until `close`. Never raises into the program."""
 
@@ -56,7 +69,7 @@ class Recorder:
         self.path = folder / name
         self._file = self.path.open("w", encoding="utf-8")
         self._follower, self._client, self._clock = follower, client, clock
-        self._numbers: dict[What, int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._written = self._lost = 0
         self._over = threading.Event()
         self._write({"format": FORMAT, "version": VERSION, **head})
@@ -106,21 +119,12 @@ class Recorder:
         ]
 
     def _what(self, what: What) -> int:
-        number = self._numbers.get(what)
+        fields = describe(what)
+        name = tuple(fields.values())  # records of one kind may be several objects
+        number = self._numbers.get(name)
         if number is None:
-            number = self._numbers[what] = len(self._numbers)
-            self._write(
-                {
-                    "what": number,
-                    "kind": what.kind,
-                    "group": what.group,
-                    "description": what.description,
-                    "dimension": what.dimension,
-                    "ranks": list(what.ranks),
-                    "gated": what.connection is not None,
-                    "peer": what.peer,
-                }
-            )
+            number = self._numbers[name] = len(self._numbers)
+            self._write({"what": number, **fields, "ranks": list(what.ranks)})
         return number
 
     def _ask_the_time(self) -> None:

@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from opus_sdn.shim.operations import What
-from opus_sdn.shim.recorder import FILE_BYTES_MAX, FORMAT, SUFFIX, VERSION
+from opus_sdn.shim.operations import STEP, What
+from opus_sdn.shim.recorder import FILE_BYTES_MAX, FORMAT, SUFFIX, VERSION, describe
 from opus_sdn.trace.clocks import Offset, offset
 from opus_sdn.trace.model import (
     ACTS_MAX,
@@ -74,25 +74,17 @@ def write_recorded(recording: Recording, folder: Path) -> None:
 
 
 def _lines(rank: RankTrace) -> Iterator[dict[str, Any]]:
-    numbers: dict[What, int] = {}
+    numbers: dict[tuple[object, ...], int] = {}
     if rank.lost:
         yield {"lost": rank.lost}
     for act in rank.acts:
-        what = act.what
-        if what not in numbers:
-            numbers[what] = len(numbers)
-            yield {
-                "what": numbers[what],
-                "kind": what.kind,
-                "group": what.group,
-                "description": what.description,
-                "dimension": what.dimension,
-                "ranks": list(what.ranks),
-                "gated": what.connection is not None,
-                "peer": what.peer,
-            }
+        fields = describe(act.what)
+        name = tuple(fields.values())
+        if name not in numbers:
+            numbers[name] = len(numbers)
+            yield {"what": numbers[name], **fields, "ranks": list(act.what.ranks)}
         moments = [act.begin, 0, 0, act.begin, act.wait_begin, act.wait_end, act.end]
-        yield {"op": [act.number, numbers[what], None, act.size, 0, *moments]}
+        yield {"op": [act.number, numbers[name], None, act.size, 0, *moments]}
 
 
 def _head(path: Path) -> dict[str, Any]:
@@ -187,11 +179,13 @@ def _what(found: Mapping[str, Any]) -> What:
 
 
 def _acts(rank: int, lines: list[list[int]], whats: Mapping[int, What]) -> tuple[Act, ...]:
-    """Operations that failed or never ended took no part in anything."""
+    """Operations that failed or never ended took no part in anything; ends of steps are none."""
     numbering = Numbering(rank)
     acts = []
     for number, what_number, _n, size, failed, called, *_, wait_begin, wait_end, finished in sorted(lines):
         what = whats[what_number]
+        if what.kind == STEP.kind:
+            continue
         kind = canonical(what.kind)
         key = numbering.key(what, kind)
         if failed or not (finished or wait_end):
