@@ -39,7 +39,11 @@ def case() -> Case:
 def run(*, quick: bool, jobs: int | None, done: Done | None) -> Figure:
     """The figure; `quick`: three delays, no bandwidths and no sensitivity."""
     found = measure(case(), BANDWIDTHS, quick=quick, jobs=jobs, done=done)
-    published = [line(f"published {NAMES[mode]}", DELAYS_MS, PUBLISHED_S[mode]) for mode in MODES]
+    published = [
+        line(f"published {NAMES[mode]}", found.delays_ms, [values[delay] for delay in found.delays_ms])
+        for mode in MODES
+        for values in [dict(zip(DELAYS_MS, PUBLISHED_S[mode], strict=True))]
+    ]
     wide = [
         line(f"published {name}", PUBLISHED_AT_S, [values[place] for values in PUBLISHED_AT_S.values()])
         for place, name in enumerate(("static", "ideal", "on demand", "provisioned"))

@@ -105,8 +105,7 @@ def _notes(title: str, own: Case, delays: tuple[float, ...], times: dict[Point, 
         rise = slope([times[at(delay, mode, OPUS)] for delay in delays], delays)
         if rise is not None:
             rises.append(f"{NAMES[mode]} {rise:.1f}")
-    note = (
-        f"{title}: {len(found)} windows in all stages, {overlapping} of them below zero (overlap); "
-        f"delays exposed in a step at the largest delays: {', '.join(rises)}."
-    )
-    return [note]
+    note = f"{title}: {len(found)} windows in all stages, {overlapping} of them below zero (phases overlap)"
+    if rises:
+        note += f"; delays exposed in a step at the largest delays: {', '.join(rises)}"
+    return [f"{note}."]

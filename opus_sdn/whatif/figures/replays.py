@@ -17,6 +17,8 @@ PEER, OPUS = "peer", "opus"
 DELAYS_MS: Final = (0.0, 10.0, 50.0, 100.0, 250.0, 500.0, 750.0, 1000.0)
 NAMES: Final = {Mode.ON_DEMAND: "on demand", Mode.PROVISION: "provisioned"}
 
+STEEP_MS: Final = 500.0  # below it some of a delay is hidden, and a slope says little
+
 STATIC = Point(0.0, Mode.STATIC, OPUS)
 
 
@@ -90,7 +92,7 @@ def percent(value: float | None, reference: float) -> float | None:
 
 
 def slope(times: Sequence[float | None], delays_ms: Sequence[float]) -> float | None:
-    """Delays that the step is longer for each delay, between the two largest."""
-    if len(times) < 2 or times[-1] is None or times[-2] is None:
+    """Delays that the step is longer for each delay, between the two largest; None where these are small."""
+    if delays_ms[-1] < STEEP_MS or times[-1] is None or times[-2] is None:
         return None
     return (times[-1] - times[-2]) * 1e3 / (delays_ms[-1] - delays_ms[-2])
