@@ -96,6 +96,7 @@ class Letter:
     says: dict[str, Any]
     news: dict[Subject, News]
     is_session: bool = False
+    is_farewell: bool = False  # nothing is left to say after it
 
 
 class Conversation:
@@ -274,7 +275,7 @@ class Conversation:
         """The next request, with all news that no answer has confirmed, oldest first, up to `most`.
 
         Until this start of the controller has answered one, each has the session too, and in its marks all
-        releases.
+        releases. Only one that has room for all news can `leave`: see `is_farewell`.
         """
         news = dict(islice(self._untold.items(), most))
         says: dict[str, Any] = {"rank": self.rank, "last_grant": self.last_grant}
@@ -288,9 +289,10 @@ class Conversation:
             says["session"] = self._session()
             if self._cuts:
                 says[Kind.CUT.value] = list(self._cuts.values())
-        if leave:
+        farewell = leave and len(news) == len(self._untold)
+        if farewell:
             says["leave"] = True
-        return Letter(self.start, says, news, not self._asserted)
+        return Letter(self.start, says, news, not self._asserted, farewell)
 
     def _is_new_arrival(self, subject: Subject) -> bool:
         return subject.kind is Kind.ARRIVAL and (subject.stream, subject.n) not in self._told

@@ -39,7 +39,7 @@ UNREACHABLE = "controller-unreachable"
 EXCHANGES_MAX = 4  # requests under way at once; more would only repeat the same news
 LINGER_S = 0.05  # quiet time before a poll with nothing to wait for: the next news usually come sooner
 POLL_S_MAX = 10.0  # a third of the controller's default lease
-CLOSE_S_MAX = 3.0
+CLOSE_S_MIN = 3.0  # a farewell is tried for at least so long
 REPORT_S_MAX = 5.0
 WATCHDOG_SHARE = 1 / 6  # of the fence time: what a rank that runs has for aborting its device work
 
@@ -206,8 +206,14 @@ class RankSession:
                 "with spawn and let it make groups of its own"
             )
 
-    def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Say what is left to say and leave; the rank must hold nothing any more. Bounded by `timeout_s`."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Say what is left to say and leave; the rank must hold nothing any more.
+
+        For `timeout_s` at most: without it as long as a controller may be away under a rank that holds
+        something, as one that is not heard of counts as lost, and its job with it.
+        """
+        if timeout_s is None:
+            timeout_s = max(CLOSE_S_MIN, self._fence_s)
         if os.getpid() != self._pid:
             return
         if self._watchdog is not None:
@@ -491,8 +497,13 @@ class RankSession:
             answer_s = max(0.1, min(self._answer_s, until - now))
             try:
                 body = {**self._body(letter), "wait_s": 0.0}
-                self._client.request("POST", job_path(self.job, "arrivals"), body, timeout_s=answer_s)
-                return False
+                path = job_path(self.job, "arrivals")
+                answer = read_answer(self._client.request("POST", path, body, timeout_s=answer_s), self.rank)
+                if letter.is_farewell:
+                    return False
+                with self._lock:
+                    self._talk.answered(letter, answer)
+                return True
             except ControllerError as refused:
                 return self._leave_again(letter, refused)
             except ControllerUnavailableError as failed:

@@ -316,3 +316,12 @@ def test_a_hint_whose_request_was_lost_is_said_again() -> None:
     talk.lost(talk.compose())
     assert talk.has_news
     assert said(talk.compose(), "hints") == [0]
+
+
+def test_a_farewell_is_said_with_the_last_news_and_not_before() -> None:
+    talk = talk_with(NEWS_PER_REQUEST_MAX + 5)
+    first = talk.compose(leave=True)
+    assert (first.is_farewell, "leave" in first.says) == (False, False)
+    talk.answered(first, Answer(1))
+    last = talk.compose(leave=True)
+    assert (last.is_farewell, last.says["leave"], len(said(last))) == (True, True, 5)

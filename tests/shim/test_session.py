@@ -23,7 +23,14 @@ from opus_sdn.intent.model import CoreSettings, Grant, Stream
 from opus_sdn.shim.client import ControllerClient
 from opus_sdn.shim.conversation import Answer, Conversation
 from opus_sdn.shim.errors import ControllerError, ForkedProcessError, OpusError, OpusJobFailed
-from opus_sdn.shim.session import EXCHANGES_MAX, LINGER_S, UNREACHABLE, RankSession, answer_within_s
+from opus_sdn.shim.session import (
+    CLOSE_S_MIN,
+    EXCHANGES_MAX,
+    LINGER_S,
+    UNREACHABLE,
+    RankSession,
+    answer_within_s,
+)
 from opus_sdn.shim.settings import Address
 from tests.shim.small_controller import SmallController, a_fabric
 
@@ -412,6 +419,41 @@ def test_a_farewell_is_said_again_to_a_controller_that_is_not_ready() -> None:
             controller.mangle = lambda method, path: "not-ready" if next(refused, False) else None
             a.session.close()
             b.session.close()
+            assert controller.engine.state.jobs["job"].state is JobState.ENDED
+
+
+def test_a_rank_leaves_once_all_that_it_has_finished_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conversation.compose, "__defaults__", (2, False))
+    with SmallController(a_fabric(gpus=1)) as controller:
+        declare(controller)
+        with ranks_of(controller) as (a, b):
+            for rank in (a, b):
+                rank.holds = True
+                for n in range(9):
+                    rank.session.arrive(RING, n)
+            for rank in (a, b):
+                rank.wait(lambda rank=rank: len(rank.grants) == 9)  # type: ignore[misc]
+                controller.mangle = lambda method, path: "drop"
+                for n in range(9):
+                    rank.session.release(RING, n)
+                controller.mangle = lambda method, path: None
+                rank.session.close()
+            job = controller.engine.state.jobs["job"]
+            assert (job.state, job.failure) == (JobState.ENDED, None)
+
+
+def test_a_rank_that_has_done_its_work_is_heard_by_a_controller_that_was_away_for_long() -> None:
+    with SmallController(a_fabric(gpus=1)) as controller:
+        declare(controller)
+        with ranks_of(controller, fence_s=300.0) as (a, b):
+            b.session.close()
+            controller.mangle = lambda method, path: "drop"
+            leaving = threading.Thread(target=a.session.close)
+            leaving.start()
+            then = time.monotonic()
+            eventually(lambda: time.monotonic() > then + CLOSE_S_MIN + 0.2)
+            controller.mangle = lambda method, path: None
+            leaving.join(WAIT_S)
             assert controller.engine.state.jobs["job"].state is JobState.ENDED
 
 

@@ -16,7 +16,7 @@ from opus_sdn.intent.model import Grant
 from opus_sdn.shim.client import BACKOFF_FIRST_S, BACKOFF_MAX_S, decode
 from opus_sdn.shim.conversation import Conversation, JobFailure, Letter
 from opus_sdn.shim.errors import ControllerError, ControllerUnavailableError
-from opus_sdn.shim.session import CLOSE_S_MAX, EXCHANGES_MAX, LINGER_S, POLL_S_MAX, UNREACHABLE
+from opus_sdn.shim.session import CLOSE_S_MIN, EXCHANGES_MAX, LINGER_S, POLL_S_MAX, UNREACHABLE
 from opus_sdn.shim.settings import Address
 from opus_sdn.shim.verdict import Verdict, judge
 from opus_sdn.shim.wire import job_path, read_answer
@@ -145,7 +145,7 @@ class SimRank:
     def close(self) -> None:
         """Nothing is held any more: say what is left to say and leave."""
         self.closing = True
-        self._closing_until = self._around.now() + CLOSE_S_MAX
+        self._closing_until = self._around.now() + max(CLOSE_S_MIN, self._fence_s)
         for exchange in list(self._under_way):
             self._give_up(exchange)
 
@@ -170,7 +170,7 @@ class SimRank:
         except ControllerError as refused:
             self._refusal(letter, refused)
         else:
-            if self.closing:
+            if self.closing and letter.is_farewell:
                 self.bade_farewell = True
                 self._go()
                 return
@@ -182,7 +182,7 @@ class SimRank:
                 for grant in heard.grants:
                     self.grants[len(self.grants) + 1] = grant
                 self._around.granted(self, heard.grants)
-            if heard.failure is not None:
+            if heard.failure is not None and not self.closing:
                 self._fail(heard.failure)
         self.turn()
 
