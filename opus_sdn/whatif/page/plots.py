@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from textwrap import wrap
 from typing import Any
 
 from opus_sdn.whatif.errors import InputError
@@ -31,6 +32,8 @@ HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "--")
 FILLS = ("#333333", "#c9c9c9", "#ffffff", "#8f8f8f", "#e6e6e6", "#6a6a6a", "#b0b0b0", "#f4f4f4")
 PUBLISHED = "published"
 MANY_DECADES = 2000.0
+LINEAR_FROM = 1e-3
+CHARACTERS = 56  # that fit side by side below an axis
 WIDTH_IN, HEIGHT_IN = 5.2, 3.4
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -105,9 +108,7 @@ def _lines(ax: Any, panel: Panel) -> None:
         x, y = _points(series)
         colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
         if series.name.startswith(PUBLISHED):
-            ax.plot(
-                x, y, "", ls="none", marker=mark, ms=8, mfc="none", mec=colour, mew=1.2, label=series.name
-            )
+            ax.plot(x, y, ls="none", marker=mark, ms=8, mfc="none", mec=colour, mew=1.2, label=series.name)
         else:
             dash = DASHES[number % len(DASHES)]
             ax.plot(x, y, color=colour, ls=dash, marker=mark, ms=4, lw=1.5, label=series.name)
@@ -133,16 +134,26 @@ def _steps(ax: Any, panel: Panel) -> None:
 
 def _scales(ax: Any, panel: Panel) -> None:
     if panel.log_x:
-        _logarithmic(ax.set_xscale, ax.xaxis, [x for series in panel.series for x in series.x])
+        xs = [x for series in panel.series for x in series.x]
+        _logarithmic(ax.set_xscale, ax.xaxis, xs, 1.0 if panel.kind == "cdf" else LINEAR_FROM)
     if panel.log_y:
         ys = [y for series in panel.series for y in series.y if y is not None]
-        _logarithmic(ax.set_yscale, ax.yaxis, ys)
+        _logarithmic(ax.set_yscale, ax.yaxis, ys, LINEAR_FROM)
+    _names(ax, panel)
+
+
+def _names(ax: Any, panel: Panel) -> None:
+    """Names instead of numbers below the axis, in as many lines as keep them apart."""
     if panel.ticks:
-        ax.set_xticks(range(len(panel.ticks)), panel.ticks)
+        width = max(4, CHARACTERS // len(panel.ticks))
+        ax.set_xticks(range(len(panel.ticks)), ["\n".join(wrap(name, width)) for name in panel.ticks])
 
 
-def _logarithmic(set_scale: Callable[..., None], axis: Any, values: Sequence[float]) -> None:
-    """A logarithmic axis; where there is 0 or less, it is linear up to the smallest value, 1 at most.
+def _logarithmic(
+    set_scale: Callable[..., None], axis: Any, values: Sequence[float], linear_from: float
+) -> None:
+    """A logarithmic axis; where there is 0 or less, it is linear up to the smallest value or `linear_from`,
+    whichever is more, but at most to 1.
 
     Numbers are written out, at 1, 2 and 5 of every decade as long as these are few.
     """
@@ -155,7 +166,7 @@ def _logarithmic(set_scale: Callable[..., None], axis: Any, values: Sequence[flo
         set_scale("log")
         locator: Any = LogLocator(subs=subs, numticks=20)
     else:
-        edge = min(max(smallest, 1e-3), 1.0)
+        edge = min(max(smallest, linear_from), 1.0)
         subs = [1, 2, 5] if largest / edge < MANY_DECADES else [1]
         set_scale("symlog", linthresh=edge)
         locator = SymmetricalLogLocator(base=10, linthresh=edge, subs=subs)
@@ -179,8 +190,7 @@ def _bars(ax: Any, panel: Panel) -> None:
             lw=0.6,
             label=series.name,
         )
-    if panel.ticks:
-        ax.set_xticks(range(len(panel.ticks)), panel.ticks)
+    _names(ax, panel)
     ax.grid(visible=False, axis="x")
     _titles(ax, panel)
 
