@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from opus_sdn.whatif.errors import InputError
-from opus_sdn.whatif.figures import FIGURES, Figure, f04, f12, f13, f14, f15, run_figure
+from opus_sdn.whatif.figures import FIGURES, Figure, f04, f12, f13, f14, f15, minimal, run_figure
 from opus_sdn.whatif.figures.latency import MODES
 from opus_sdn.whatif.figures.replays import OPUS, PEER, STATIC, at
 from opus_sdn.whatif.scenario import Mode
+from opus_sdn.whatif.study.prepare import job_of
+from opus_sdn.whatif.study.schema import read_study
+from opus_sdn.whatif.workload import Workload
+
+STUDIES = Path(__file__).parents[2] / "examples" / "studies"
 
 
 @cache
@@ -129,6 +137,27 @@ def test_figure_5_reaches_16384_gpus_and_delays_cost_more_there() -> None:
     for values in kept.values():
         assert list(values) == sorted(values, reverse=True)  # type: ignore[type-var]
     assert kept["16384 GPUs"][-1] < kept["2048 GPUs"][-1]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("study", "workload"),
+    [
+        ("figure4", f04.mixture),
+        ("figure5", lambda: f04.strong_scaling(16)[0]),
+        ("figure12", lambda: f12.case().workload),
+        ("figure13", lambda: f13.case().workload),
+        ("figure14-256-rail", lambda: f14.case(256, "rail").workload),
+        ("figure14-512-rails", lambda: f14.case(512, "rails").workload),
+        ("minimal", lambda: minimal.case().workload),
+    ],
+)
+def test_the_study_of_a_figure_is_about_its_job(study: str, workload: Callable[[], Workload]) -> None:
+    file = STUDIES / f"{study}.yaml"
+    job, wanted = job_of(read_study(file), file), workload()
+    assert (job.model, job.batch, job.preset) == (wanted.model, wanted.batch, wanted.preset)
+    named = (job.parallelism.schedule or "1f1b", wanted.parallelism.schedule or "1f1b")
+    assert named[0] == named[1]
+    assert replace(job.parallelism, schedule=None) == replace(wanted.parallelism, schedule=None)
 
 
 def test_the_mixture_of_figure_4_is_that_of_the_profiled_run() -> None:
