@@ -11,6 +11,9 @@ can help: what the others have called is on their devices, and waits there for i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
 from opus_sdn.intent.changes import RunCut
 from opus_sdn.intent.errors import Failure, Problem
 from opus_sdn.intent.job import JobCore
@@ -176,55 +179,127 @@ def requests_for(state: CoreState, job: JobCore, rank: int) -> tuple[CutRequest,
 # --- who is behind a cut
 
 
-def look_behind(job: JobCore) -> Failure | None:
-    """Let those go past a cut run whom it waits for; a failure when the run stands in their way."""
-    for intent in job.complete.values():
-        intent.past = None
+@dataclass(frozen=True, slots=True)
+class _OpenCut:
+    """A cut run that some of its holders have not called all of yet."""
+
+    stream: StreamState
+    run: HeldRun
+    issued: Mapping[int, int]
+    behind: frozenset[int]
+
+    def is_against(self, intent: Intent) -> bool:
+        """Whether the intent cannot be granted before the run is over.
+
+        It needs the run's ports; or a member takes part that has called all of the run: on a device that
+        executes in order, those operations are before it there.
+        """
+        ahead = any(rank in self.run.holders and rank not in self.behind for rank in intent.connection.ranks)
+        return ahead or conflict(intent.connection.circuits, self.stream.connection.circuits)
+
+    def others(self, intent: Intent) -> list[int]:
+        """Participants of the intent that may call more of the run before they need the intent."""
+        return [rank for rank in intent.connection.ranks if rank in self.behind and not _blocks(intent, rank)]
+
+
+def _open_cuts(job: JobCore) -> list[_OpenCut]:
+    """One operation was called by everybody who has arrived at it: of such a run nobody is behind."""
+    found = []
     for (key, _), run in job.cuts.items():
-        cutting = run.cutting
-        if cutting is None or cutting.length is None or run.length == 1:
-            continue  # all that is left of one operation was called by everybody who has arrived at it
-        behind = {rank for rank in run.holders if cutting.issued.get(rank, run.length) < run.length}
+        said = run.cutting
+        if said is None or said.length is None or run.length == 1:
+            continue
+        behind = frozenset(rank for rank in run.holders if said.issued.get(rank, run.length) < run.length)
+        if behind:
+            found.append(_OpenCut(job.streams[key], run, said.issued, behind))
+    return found
+
+
+def look_behind(job: JobCore) -> Failure | None:
+    """Let intents go past a cut run that waits for them; a failure when they wait for the run as well.
+
+    Whatever waits for a run whose holders are blocked keeps nothing for itself meanwhile: it could be in the
+    way of what they wait for.
+    """
+    for intent in job.complete.values():
+        intent.past, intent.held_up = None, False
+    cuts = [cut for cut in _open_cuts(job) if any(_blocked_in(job, rank) for rank in cut.behind)]
+    for cut in cuts:
         for intent in job.complete.values():
-            failure = _look_at(job.streams[key], run, behind, intent)
-            if failure is not None:
-                return failure
-    return None
-
-
-def _look_at(stream: StreamState, run: HeldRun, behind: set[int], intent: Intent) -> Failure | None:
-    """Whether the run waits for this intent, and the intent for the run."""
-    blocked = [rank for rank in intent.connection.ranks if rank in behind and _blocks(intent, rank)]
-    if not blocked:
-        return None
-    # On a device that executes in order, what others have called of the run is before this intent already.
-    others = [rank for rank in intent.connection.ranks if rank in run.holders and rank not in blocked]
-    if conflict(intent.connection.circuits, stream.connection.circuits) or not behind.issuperset(others):
-        return _deviation(stream, run, behind, blocked[0], intent)
-    if not others:
-        intent.past = run
-    return None
+            others = cut.others(intent)
+            if cut.is_against(intent):
+                intent.held_up = True
+            elif not others and any(rank in cut.behind for rank in intent.connection.ranks):
+                intent.past = cut.run
+    return _stuck(job, cuts) if cuts else None
 
 
 def _blocks(intent: Intent, rank: int) -> bool:
-    return intent.arrived[rank].arrival.blocking
+    arrived = intent.arrived.get(rank)
+    return arrived is not None and arrived.arrival.blocking
 
 
-def _deviation(stream: StreamState, run: HeldRun, behind: set[int], rank: int, intent: Intent) -> Failure:
-    assert run.cutting is not None
-    issued = run.cutting.issued[rank]
-    ahead = sorted(r for r in stream.participants if r not in behind)
+def _blocked_in(job: JobCore, rank: int) -> list[Intent]:
+    """What the rank's host waits for and what is not granted yet."""
+    return [intent for intent in job.ranks[rank].open.values() if _blocks(intent, rank)]
+
+
+def _stuck(job: JobCore, cuts: list[_OpenCut]) -> Failure | None:
+    """A member behind a cut that can never go on: what its host waits for needs, in the end, the run.
+
+    Whoever is not known to be blocked may still do anything.
+    """
+    going: set[int] = {rank for rank in range(len(job.ranks)) if not _blocked_in(job, rank)}
+    granted: set[str] = set()
+    while True:
+        waits = [cut for cut in cuts if not cut.behind <= going]
+        more = {
+            key
+            for key, intent in _open(job)
+            if key not in granted and _may_go(job, intent, waits, going, granted)
+        }
+        granted |= more
+        free = {
+            rank
+            for rank in range(len(job.ranks))
+            if rank not in going and all(intent.key in granted for intent in _blocked_in(job, rank))
+        }
+        going |= free
+        if not more and not free:
+            return _deviation(job, waits[0], going) if waits else None
+
+
+def _open(job: JobCore) -> Iterator[tuple[str, Intent]]:
+    return ((intent.key, intent) for intent in job.open.values())
+
+
+def _may_go(job: JobCore, intent: Intent, waits: list[_OpenCut], going: set[int], granted: set[str]) -> bool:
+    """Whether an intent can be granted some time, as far as is known: its missing members may come."""
+    stream = job.streams[intent.stream]
+    if intent.n > stream.granted and stream.intents[intent.n - 1].key not in granted:
+        return False
+    if not going.issuperset(stream.missing(intent.n)):
+        return False
+    return all(not cut.is_against(intent) and going.issuperset(cut.others(intent)) for cut in waits)
+
+
+def _deviation(job: JobCore, cut: _OpenCut, going: set[int]) -> Failure:
+    rank = min(rank for rank in cut.behind if rank not in going)
+    intent = _blocked_in(job, rank)[0]
+    stream, run = cut.stream, cut.run
+    ahead = sorted(r for r in stream.participants if r not in cut.behind)
     return Failure(
         Problem.RUN_DEVIATION,
-        f"rank {rank} waits in operation {intent.n} of {intent.stream} after {issued} operations of the run "
-        f"[{run.n}, {run.n + run.length}) of {stream.stream}; ranks {short(ahead)} have issued {run.length}, "
-        f"which end only when rank {rank} issues them too, and until then the run is in the way of what it "
-        "waits for; let all members leave the run at the same operation, or train without a phase table",
+        f"rank {rank} waits in operation {intent.n} of {intent.stream} after {cut.issued[rank]} operations "
+        f"of the run [{run.n}, {run.n + run.length}) of {stream.stream}; ranks {short(ahead)} have issued "
+        f"{run.length}, which end only when rank {rank} issues them too, and until then the run is in the "
+        "way of what it waits for; let all members leave the run at the same operation, or train without a "
+        "phase table",
         rank,
         {
             **intent_data(intent),
             "run": {"connection": stream.connection.id, "n": run.n, "length": run.length},
-            "issued": issued,
+            "issued": cut.issued[rank],
             "ahead": ahead,
         },
     )

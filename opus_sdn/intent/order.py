@@ -24,8 +24,6 @@ def in_order(intents: Iterable[Intent], now: float, settings: CoreSettings, is_u
     def rank_of(intent: Intent) -> tuple[int, int, int, int]:
         if intent.yields:
             return 3, 0, 0, intent.age
-        if intent.past is not None:  # a run that others hold waits for it
-            return -1, 0, 0, intent.age
         if overdue(intent, now, settings):
             return 0, 0, 0, intent.age
         if intent.state is IntentState.INSTALLING:

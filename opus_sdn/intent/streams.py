@@ -44,6 +44,7 @@ class Intent:
     announced: bool = False
     because: Because | None = None
     past: HeldRun | None = None  # a cut run that this intent goes past, as the run waits for it
+    held_up: bool = False  # it waits for a cut run whose holders are blocked
 
     @property
     def key(self) -> str:
@@ -55,9 +56,10 @@ class Intent:
         """Whether it keeps no ports for itself while it waits: no device serves it in time.
 
         Planning, starting and granting ask here alike: where they differ, a step is planned and dropped for
-        ever. One that only pauses after a failed step keeps its place.
+        ever. One that only pauses after a failed step keeps its place. What waits for a run that waits for
+        others yields too: it could be in their way.
         """
-        return self.state is IntentState.STALLED
+        return self.state is IntentState.STALLED or self.held_up
 
     @property
     def offered(self) -> int:

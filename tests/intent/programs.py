@@ -73,6 +73,31 @@ def c2() -> Scenario:
     )
 
 
+def c2_mixed() -> Scenario:
+    """One member of a ring is quiet but coupled by its host, the other is closed with a send under way.
+
+    R, R' and S, S' and Q are ranks 0 to 4; each offers two operations, for another reason.
+    """
+    return scenario(
+        "c2 mixed",
+        [
+            group("ring", 0, 4),
+            group("line", 4, 2),
+            group("other", 3, 1),
+            group("tp-r", 0, 1, dimension="tp"),
+            group("tp-s", 2, 3, dimension="tp"),
+        ],
+        [
+            [Collective("ring"), ScaleUp("tp-r"), Collective("ring")],
+            [Receive(3, "other"), ScaleUp("tp-r")],
+            [Receive(4, "line"), ScaleUp("tp-s")],
+            [ScaleUp("tp-s"), Send(1, "other")],
+            [Send(2, "line", "s"), Collective("ring"), Collective("ring"), Wait("s")],
+        ],
+        gpus=2,
+    )
+
+
 def c5a() -> Scenario:
     """One side posts both messages at once, the other one after the other."""
     return scenario(

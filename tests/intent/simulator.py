@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from opus_sdn.intent.changes import JobState
@@ -58,7 +58,7 @@ class Simulation:
         restart: int | None = None,
         settings: CoreSettings | None = None,
         time_passes: bool = False,
-        rank_class: type[VirtualRank] = VirtualRank,
+        rank_class: Callable[[VirtualJob, int], VirtualRank] = VirtualRank,
     ) -> None:
         self.scenario, self.seed = scenario, seed
         self.mode = mode or Mode.drawn(seed)
@@ -191,7 +191,7 @@ class Simulation:
             return
         if rank.can_step():
             yield ("step", *at)
-        if rank.arrivals or rank.releases:
+        if rank.has_news():
             yield ("send", *at)
         elif rank.has_ended():
             yield ("leave", *at)

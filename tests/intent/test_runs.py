@@ -398,17 +398,34 @@ def test_c4_the_same_when_a_peer_has_issued_the_next_operation_ends_the_job_and_
     )
 
 
-def test_c4_it_is_found_as_soon_as_the_host_blocks_or_the_message_is_complete() -> None:
-    for last in ("blocks", "completes"):
+def test_c4_it_is_found_as_soon_as_the_host_blocks_whether_the_message_is_complete_or_not() -> None:
+    for complete in (True, False):
         bench = held(bench_of())
         message = Stream("line:0-2", 0, 2)
-        bench.arrive(message, 0, 0, blocking=last != "blocks")
-        if last == "blocks":
-            bench.arrive(message, 0, 2)
+        bench.arrive(message, 0, *((0, 2) if complete else (0,)))
         cut_at(bench, 2, 3)
         assert bench.answer(0).failure is None
-        bench.arrive(message, 0, 0 if last == "blocks" else 2, blocking=True)
+        bench.arrive(message, 0, 0, blocking=True)
         assert bench.failure(0).problem is Problem.RUN_DEVIATION
+
+
+def test_c4_it_is_found_where_a_host_waits_for_the_run_through_an_earlier_operation_or_another_rank() -> None:
+    message, late = Stream("line:0-2", 0, 2), Stream("line:2-3", 3, 2)
+    bench = held(bench_of())
+    bench.arrive(message, 0, 0, 2)
+    bench.arrive(message, 1, 0, blocking=True)
+    cut_at(bench, 2, 3)
+    assert bench.failure(0).data["n"] == 1, "the first message has to go first"
+    bench = held(bench_of(ports=2))
+    apart = Stream("line:0-3", 0, 3)
+    bench.arrive(apart, 0, 0, blocking=True)
+    cut_at(bench, 2, 3)
+    assert bench.answer(0).failure is None, "rank 3 may come"
+    bench.arrive(late, 0, 3, blocking=True)
+    bench.play()
+    assert bench.answer(0).failure is None, "rank 2 may come"
+    bench.arrive(Stream("line:1-2", 1, 2), 0, 2, blocking=True)
+    assert bench.failure(0).problem is Problem.RUN_DEVIATION, "rank 2 waits for rank 1, which holds the run"
 
 
 def test_c4_a_member_that_catches_up_is_behind_no_longer() -> None:

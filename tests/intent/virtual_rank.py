@@ -98,6 +98,10 @@ class VirtualRank:
             self.releases.append(Release(stream, self.released[stream]))
             self.released[stream] += 1
 
+    def has_news(self) -> bool:
+        """Something is to be said."""
+        return bool(self.arrivals or self.releases)
+
     def has_ended(self) -> bool:
         """The program has ended, and everything that it issued too."""
         return self.at == len(self.job.programs[self.rank]) and self.released == self.counts

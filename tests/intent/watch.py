@@ -37,6 +37,13 @@ STEP_STEPS = {
 }
 
 
+EVENT_OF: dict[type, str] = {
+    ch.RunGranted: "intent.granted",
+    ch.RunCut: "run.cut",
+    ch.StepPlanned: "step.planned",
+    ch.JobStarted: "job.started",
+    ch.GroupChecked: "group.checked-in",
+}
 # Events that are no change of a state in a table.
 FREE_EVENTS = (
     "topology.changed",
@@ -52,6 +59,7 @@ FREE_EVENTS = (
     "circuit.restored",
     "job.recovered",
     "job.reasserted",
+    "run.cutting",
 )
 
 
@@ -71,6 +79,9 @@ class Watch:
         self._age = 0
         self.overtaken: Counter[Run] = Counter()
         self._holders: dict[Run, set[int]] = {}
+        self._lengths: dict[Run, int] = {}  # of runs of several operations that were not cut
+        self.cuts = 0
+        self.lengths: Counter[int] = Counter()  # of rings
         self._numbers: dict[tuple[RankKey, int], tuple[Stream, int, int]] = {}  # -> with its batch
         self._told: Counter[RankKey] = Counter()
         self._stored = 0
@@ -106,6 +117,8 @@ class Watch:
             match change:
                 case ch.RunGranted():
                     self._granted(batch.id, change)
+                case ch.RunCut():
+                    self._cut(change)
                 case ch.IntentMoved():
                     self._move((change.job, change.incarnation, change.stream, change.n), change.state)
                 case ch.LocksReleased():
@@ -165,6 +178,8 @@ class Watch:
             name = (job.spec.name, job.incarnation)
             for stream, state in job.streams.items():
                 marks = (state.granted, *state.released.values(), *state.next_n.values())
+                if any(run.cutting is not None and run.cutting.length for run in state.held.values()):
+                    self._forget_marks((*name, stream), marks)
                 self._never_back((*name, stream), marks)
             self._never_back(name, tuple(session.issued for session in job.ranks))
         for name, switch in self.engine.state.switches.items():
@@ -204,9 +219,34 @@ class Watch:
                 raise ViolationError("numbers", f"{key} is given grant {no} after a gap or twice")
             self._numbers[key, no] = (change.stream, change.n, batch)
         self._check_exclusive(run)
+        self._check_kept(run, ranks)
         self._holders[run] = ranks
+        if change.stream.source is None:
+            self.lengths[change.length] += 1
+        elif change.length > 1:
+            raise ViolationError("runs", f"{run} is granted {change.length} messages at once")
+        if change.length > 1:
+            self._lengths[run] = change.length
         self._count_overtaking(run)
         self._note_complete((*run[:3], change.n + change.length))
+
+    def _cut(self, change: ch.RunCut) -> None:
+        """A run ends earlier: its marks go back, and only these, and never behind what was called."""
+        run = (change.job, change.incarnation, change.stream, change.n)
+        length = self._lengths.pop(run, 1)
+        if not 1 <= change.length <= length:
+            raise ViolationError("cut", f"{run} of {length} operations is cut to {change.length}")
+        if not self._holders[run]:
+            raise ViolationError("cut", f"{run} is cut, and nobody holds it")
+        self.cuts += 1
+        self._next[run[:3]] = change.n + change.length
+
+    def _check_kept(self, run: Run, ranks: set[int]) -> None:
+        """C7: whoever holds a run of several operations gets no other grant, unless the run is cut."""
+        for other in self._lengths:
+            members = set(self.engine.state.jobs[run[0]].connection(other[2].connection).ranks)
+            if other[:2] == run[:2] and self._holders[other] and members & ranks:
+                raise ViolationError("C7", f"{run} is granted to {ranks}, who hold {other}")
 
     def _check_ready(self, run: Run) -> None:
         for circuit in self._circuits(run):
@@ -283,6 +323,13 @@ class Watch:
             raise ViolationError("I9", f"step {step} goes from {known or 'nothing'} to {to}")
         self._steps[step] = str(to)
 
+    def _forget_marks(self, what: object, marks: tuple[int, ...]) -> None:
+        """The end of a run that is cut is the only thing that goes back; what was released does not."""
+        known = self._marks.get(what, marks)
+        ranks = len(marks) // 2
+        if known[1 : 1 + ranks] == marks[1 : 1 + ranks]:
+            self._marks[what] = marks
+
     def _never_back(self, what: object, marks: tuple[int, ...]) -> None:
         known = self._marks.get(what)
         if known == marks:
@@ -311,23 +358,17 @@ def check_events(batch: ch.Batch) -> None:
     seen: Counter[str] = Counter()
     for change in batch.changes:
         match change:
-            case ch.RunGranted():
-                expected["intent.granted"] += 1
             case ch.IntentMoved():
                 expected[f"intent.{change.state}"] += 1
-            case ch.StepPlanned():
-                expected["step.planned"] += 1
             case ch.StepMoved():
                 expected[f"step.{change.state}"] += 1
-            case ch.JobStarted():
-                expected["job.started"] += 1
             case ch.JobSettled():
                 expected[f"job.{change.state}"] += 1
-            case ch.GroupChecked():
-                expected["group.checked-in"] += 1
             case ch.EventAppended():
                 # A grant that a power cut has taken is recorded anew under a name of its own.
                 seen["intent.granted" if change.kind == "intent.proven" else change.kind] += 1
+            case _ if type(change) in EVENT_OF:
+                expected[EVENT_OF[type(change)]] += 1
     for free in FREE_EVENTS:
         del seen[free]
     if seen != expected:
