@@ -91,7 +91,7 @@ class RunningRank(VirtualRank):
         self.blocked_on = use
         if use in self.open:  # the host waits from now on: that is news
             self.open[use] = replace(self.open[use], blocking=True)
-            self.arrivals.append(self.open[use])
+            self.tell(self.open[use], new=False)
 
     def _break(self, kind: int, stream: Stream | None) -> None:
         """The program goes elsewhere before all is called that an open arrival offers: it offers less."""
@@ -102,14 +102,15 @@ class RunningRank(VirtualRank):
                 known = self.open[use]
                 smaller = replace(known, closed=called) if kind == 0 else replace(known, quiet=called)
                 self.open[use] = smaller
-                self.arrivals.append(smaller)
+                self.tell(smaller, new=False)
 
     def _arrive(self, stream: Stream, n: int, blocking: bool) -> None:
         use = (stream, n)
         self.broken[use] = [False, False]
         self.offers[use] = (1, 1) if self.awake else self._offer(stream)
-        self.open[use] = Arrival(*use, blocking=blocking, **_offered(self.offers[use]))
-        self.arrivals.append(self.open[use])
+        closed, quiet = self.offers[use]
+        self.open[use] = Arrival(*use, blocking=blocking, closed=closed, quiet=quiet)
+        self.tell(self.open[use], new=True)
 
     def _offer(self, stream: Stream) -> Offer:
         others = any(use[0] != stream for use in self.open)
@@ -125,6 +126,20 @@ class RunningRank(VirtualRank):
         program = self.job.programs[self.rank][self.at :]
         gated = (op for op in program if isinstance(op, Collective | Send | Receive))
         return sum(self.job.stream_of(self.rank, op) == stream for op in gated)
+
+    # --- what is said
+
+    def tell(self, arrival: Arrival, *, new: bool) -> None:
+        """An arrival, or what has changed about one that is open."""
+        self.arrivals.append(arrival)
+
+    def tell_cut(self, cut: Cut) -> None:
+        """How far this rank is in a run."""
+        self.cuts.append(cut)
+
+    def tell_release(self, release: Release) -> None:
+        """A run is over for this rank."""
+        self.releases.append(release)
 
     # --- runs
 
@@ -146,25 +161,24 @@ class RunningRank(VirtualRank):
             if (known.closed, known.quiet) != (1, 1):
                 self.open[use] = replace(known, closed=1, quiet=1)
                 self.broken[use] = [True, True]
-                self.arrivals.append(self.open[use])
+                self.tell(self.open[use], new=False)
 
     def _say(self, held: Held) -> None:
         length = held.length if held.told else None
         held.cut = Cut(held.grant.stream, held.grant.n, held.called, length)
-        self.cuts.append(held.cut)
+        self.tell_cut(held.cut)
 
     def hear(self, answer: RankAnswer) -> list[Grant]:
         before = self.last_grant
         new = VirtualRank.hear(self, answer)
         for no in range(before + 1, self.last_grant + 1):
-            self._take(self.grants[no])
+            self.take(self.grants[no])
         for request in answer.cuts:
-            held = self.runs.get(request.stream)
-            if held is not None and held.grant.n == request.n:
-                self._hear_cut(held, request)
+            self.take_cut(request)
         return new
 
-    def _take(self, grant: Grant) -> None:
+    def take(self, grant: Grant) -> None:
+        """A grant is next by its number."""
         offer = self.offers.pop((grant.stream, grant.n), (1, 1))
         broken = self.broken.pop((grant.stream, grant.n), [False, False])
         held = Held(grant, offer, grant.length, 0)
@@ -180,7 +194,11 @@ class RunningRank(VirtualRank):
         left = any(now and said >= held.length for now, said in zip(broken, offer, strict=True))
         self._leave_runs(lambda run: run is held and (left or at_end))  # the grant comes late
 
-    def _hear_cut(self, held: Held, request: CutRequest) -> None:
+    def take_cut(self, request: CutRequest) -> None:
+        """A question about a run that this rank may hold, or where the run ends."""
+        held = self.runs.get(request.stream)
+        if held is None or held.grant.n != request.n:
+            return
         if request.length is None:
             if held.cut is None:
                 self._say(held)
@@ -200,7 +218,11 @@ class RunningRank(VirtualRank):
         self._maybe_release(held)
 
     def next_to_issue(self) -> Grant | None:
-        return self.ready[self.issued] if self.issued < len(self.ready) else None
+        return self.upcoming(self.issued)
+
+    def upcoming(self, issued: int) -> Grant | None:
+        """What is issued after so many operations, if it may be by now."""
+        return self.ready[issued] if issued < len(self.ready) else None
 
     def finish(self, use: Use) -> None:
         held = self.runs.get(use[0])
@@ -216,8 +238,8 @@ class RunningRank(VirtualRank):
             return
         if all((stream, at) in self.finished for at in range(n, held.end)):
             del self.runs[stream]
-            self.releases.append(Release(stream, n, held.length))
             self.released[stream] = held.end
+            self.tell_release(Release(stream, n, held.length))
 
     def has_news(self) -> bool:
         return bool(self.cuts) or VirtualRank.has_news(self)
@@ -233,10 +255,6 @@ class RunningRank(VirtualRank):
             f"{s}[{h.grant.n}, {h.end}) called {h.called}, {h.cut}" for s, h in self.runs.items()
         )
         return f"{VirtualRank.describe(self)}; runs: {runs or 'none'}; kept back: {self.kept}"
-
-
-def _offered(offer: Offer) -> dict[str, int]:
-    return {"closed": offer[0], "quiet": offer[1]}
 
 
 def ranks_with(table: Table = honest, dream: int | None = None) -> Callable[[VirtualJob, int], RunningRank]:

@@ -6,7 +6,7 @@ what that rank has heard and done; what is true of a circuit is what its switch 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -58,6 +58,9 @@ class Books:
         self._holders: dict[Run, set[int]] = {}
         self._spoke: dict[RankKey, float] = defaultdict(float)  # when the controller last heard it
         self._active: dict[tuple[RankKey, Stream, int], tuple[Circuit, ...]] = {}
+        self._lengths: dict[Run, int] = {}
+        self._cut_from: dict[Run, int] = {}  # how long runs were that have been cut
+        self.runs: Counter[str] = Counter()  # of several operations, and what became of them
         self._intents: dict[Run, str] = {}
         self._steps: dict[int, str] = {}
         self._generations: dict[str, int] = defaultdict(int)
@@ -101,6 +104,8 @@ class Books:
                     self._jobs[change.job, change.incarnation].left.add(change.rank)
                 case ch.RunGranted():
                     self._run_granted(change)
+                case ch.RunCut():
+                    self._run_cut(change)
                 case ch.IntentMoved():
                     self._move((change.job, change.incarnation, change.stream, change.n), change.state)
                 case ch.LocksReleased():
@@ -143,6 +148,10 @@ class Books:
                         if run in self._holders:
                             self._holders[run] &= heard
                         self._intents.pop(run, None)
+                    case ch.RunCut():
+                        run = (change.job, change.incarnation, change.stream, change.n)
+                        self._lengths[run] = self._cut_from.pop(run)
+                        self._granted[run[:3]] = change.n + self._lengths[run]
                     case ch.IntentMoved():
                         self._intents.pop((change.job, change.incarnation, change.stream, change.n), None)
                     case ch.StepMoved() | ch.StepPlanned():
@@ -188,7 +197,15 @@ class Books:
         """An operation has ended on a rank's device."""
         self._active.pop((key, stream, n), None)
         self._finished[key, stream] = n + 1
-        self._holders.get((key.job, key.incarnation, stream, n), set()).discard(key.rank)
+        self._let_go(key, stream)
+
+    def _let_go(self, key: RankKey, stream: Stream) -> None:
+        """Whoever has finished a run to its end holds it no more."""
+        for run, holders in self._holders.items():
+            if run[:3] == (key.job, key.incarnation, stream) and (
+                run[3] + self._lengths.get(run, 1) <= self._finished[key, stream]
+            ):
+                holders.discard(key.rank)
 
     def stopped(self, key: RankKey) -> None:
         """A rank's device work has ended for good."""
@@ -331,14 +348,43 @@ class Books:
                 raise ViolationError("numbers", f"{key}: grant {no} after {self._last_number[key]}")
             self._last_number[key] = no
             self._numbers[key][no] = (change.stream, change.n)
-            if self._finished[key, change.stream] <= change.n and rank not in job.stopped:
+            if self._finished[key, change.stream] < change.n + change.length and rank not in job.stopped:
                 holders.add(rank)
+        self._lengths[run] = change.length
         self._check_conflicts(run, holders)
+        self._check_kept(run, set(ranks), holders)
         self._holders[run] = holders
         for circuit in job.cabling.circuits(change.stream):
             if not self._is_lit(circuit) and not self._is_hurt(circuit):
                 raise ViolationError("I4", f"{run} is granted, but {circuit.id} is dark")
         self._move(run, "granted")
+
+    def _run_cut(self, change: ch.RunCut) -> None:
+        """A run ends earlier; not before anything that a device has begun of it."""
+        run = (change.job, change.incarnation, change.stream, change.n)
+        if not 1 <= change.length <= self._lengths[run]:
+            raise ViolationError("cut", f"{run} of {self._lengths[run]} operations is cut to {change.length}")
+        self.runs["run cut"] += 1
+        self.runs["run cut short"] += change.length < self._lengths[run]
+        self._cut_from[run] = self._lengths[run]
+        self._lengths[run] = change.length
+        self._granted[run[:3]] = change.n + change.length
+        for rank in list(self._holders.get(run, ())):
+            self._let_go(RankKey(*run[:2], rank), change.stream)
+        for key, stream, n in self._active:
+            if (key.job, key.incarnation, stream) == run[:3] and n >= change.n + change.length:
+                raise ViolationError("cut", f"{key} has issued {stream}#{n}, and {run} ends before it")
+
+    def _check_kept(self, run: Run, ranks: set[int], holders: set[int]) -> None:
+        """C7: whoever holds a run of several operations gets no other grant, unless it is being cut."""
+        self.runs["run of several operations"] += self._lengths[run] > 1
+        for other, held in self._holders.items():
+            if other == run or other[:2] != run[:2] or other in self._cut_from or not held or not holders:
+                continue
+            members = set(self._jobs[run[:2]].cabling.participants(other[2]))
+            using = [rank for rank in held if self._may_use(RankKey(*other[:2], rank), other)]
+            if self._lengths.get(other, 1) > 1 and using and members & ranks:
+                raise ViolationError("C7", f"{run} is granted to {ranks}, while {using} hold {other}")
 
     def _check_order(self, run: Run, change: ch.RunGranted) -> None:
         wanted = self._granted[run[:3]]
@@ -346,7 +392,7 @@ class Books:
             # Marks were lost: ranks prove how far it was, and nothing that all have finished comes again.
             job = self._jobs[run[:2]]
             done = [self._finished[RankKey(*run[:2], r), run[2]] for r in job.cabling.participants(run[2])]
-            if change.n < min(done):
+            if change.n + change.length <= min(done):
                 raise ViolationError("I7", f"{run} is granted again, all have finished it")
         elif change.n != wanted:
             raise ViolationError("I7", f"{run} is granted, but {wanted} is next")

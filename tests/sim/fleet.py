@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from opus_sdn.intent.errors import Problem
 from opus_sdn.intent.fabric import Circuit
 from opus_sdn.intent.model import Grant, RankKey
 from opus_sdn.shim.wire import job_path
@@ -13,7 +14,7 @@ from tests.intent.operations import Scenario, VirtualJob
 from tests.intent.traffic import Finish, Traffic
 from tests.intent.virtual_rank import Use
 from tests.sim.places import Cabling, groups_body, job_body
-from tests.sim.rank import Exchange, SimRank
+from tests.sim.rank import Exchange, Offers, SimRank
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -116,8 +117,9 @@ class Question:
 class Fleet:
     """All jobs. Ranks ask it to send, to wake them, and tell it what they were granted."""
 
-    def __init__(self, world: World, scenario: Scenario, *, in_order: bool) -> None:
+    def __init__(self, world: World, scenario: Scenario, *, in_order: bool, offers: Offers) -> None:
         self.world = world
+        self.offers = offers
         self.scenario = scenario
         self.runs: list[Run] = []
         self.unheard: set[SimRank] = set()  # cut off: nothing of them arrives, and nothing at them
@@ -213,7 +215,9 @@ class Fleet:
 
     def _begin(self, run: Run, start: int) -> None:
         run.ranks = [
-            SimRank(self, run.job, run.incarnation, rank, start, deadline_s=2 * DEADLINE_S)
+            SimRank(
+                self, run.job, run.incarnation, rank, start, deadline_s=2 * DEADLINE_S, offers=self.offers
+            )
             for rank in range(len(run.job.programs))
         ]
         for rank in run.ranks:
@@ -252,6 +256,8 @@ class Fleet:
                 if before.get(stream, 0) < count:
                     self.world.log("arrive", run.name, rank.rank, stream, count - 1)
                     self.world.books.arrived(run.key(rank), stream, count - 1)
+            if program.runs:  # it may have called an operation that its run covers
+                self._soon(self._unless_frozen(lambda: self._issue(run, rank)))
             rank.turn()
         elif program.in_host is not None:
             self._maybe_leave_host(run, program.in_host)
@@ -324,6 +330,9 @@ class Fleet:
         run = self._run_of(rank)
         assert rank.failure is not None
         self.world.log("failed", run.name, rank.rank, rank.failure.problem, rank.failure.detail)
+        if rank.failure.problem == Problem.RUN_DEVIATION and self.offers.dream is not None:
+            run.lethal = run.lethal or "a rank has left a run that its peer could not leave"
+            self.world.books.runs["run-deviation"] += 1
 
         def abort() -> None:
             if not rank.dead:

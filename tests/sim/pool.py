@@ -48,7 +48,8 @@ def play(seed: int, store: str = "memory") -> Outcome:
             failure = traceback.format_exc()
         snapshot = world.disk.store.snapshot() if failure is None else None
         world.disk.store.close()
-        return Outcome(seed, world.digest, world.steps, world.met.counts, snapshot, failure)
+        met = world.met.counts | world.books.runs
+        return Outcome(seed, world.digest, world.steps, met, snapshot, failure)
 
 
 def play_all(seeds: Iterable[int], store: str = "memory", processes: int | None = None) -> Iterator[Outcome]:

@@ -7,12 +7,13 @@ it says it follows `RankSession`, whose thread and sockets are replaced by the w
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from opus_sdn.intent.errors import Problem
-from opus_sdn.intent.model import Grant
+from opus_sdn.intent.model import Arrival, Cut, Grant, Release
 from opus_sdn.shim.client import BACKOFF_FIRST_S, BACKOFF_MAX_S, decode
 from opus_sdn.shim.conversation import Conversation, JobFailure, Letter
 from opus_sdn.shim.errors import ControllerError, ControllerUnavailableError
@@ -20,8 +21,10 @@ from opus_sdn.shim.session import CLOSE_S_MIN, EXCHANGES_MAX, LINGER_S, POLL_S_M
 from opus_sdn.shim.settings import Address
 from opus_sdn.shim.verdict import Verdict, judge
 from opus_sdn.shim.wire import job_path, read_answer
-from tests.intent.operations import Collective, Receive, Send, VirtualJob
-from tests.intent.virtual_rank import Use, VirtualRank
+from tests.intent.offers import Table
+from tests.intent.operations import VirtualJob
+from tests.intent.running_rank import RunningRank
+from tests.intent.virtual_rank import Use
 from tests.intent.virtual_switch import ViolationError
 
 ADDRESS = Address(tls=False, host="127.0.0.1", port=8700)
@@ -58,26 +61,50 @@ class Around(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Program(VirtualRank):
+class Program(RunningRank):
     """The program of a rank; what it declares goes into the conversation."""
 
     talk: Conversation
 
-    def _declare(self, op: Collective | Send | Receive) -> Use:
-        stream = self.job.stream_of(self.rank, op)
-        use = (stream, self.counts[stream])
-        self.counts[stream] += 1
-        self.talk.arrive(*use, blocking=op.handle is None)
-        return use
+    def tell(self, arrival: Arrival, *, new: bool) -> None:
+        use = (arrival.stream, arrival.n)
+        if new:
+            offer = {"closed": arrival.closed, "quiet": arrival.quiet}
+            self.talk.arrive(*use, blocking=arrival.blocking, **offer)
+            return
+        if arrival.blocking:
+            self.talk.block(*use)
+        self.talk.offer(*use, arrival.closed, arrival.quiet)
 
-    def _block(self, use: Use) -> None:
-        self.blocked_on = use
-        self.talk.block(*use)
+    def tell_cut(self, cut: Cut) -> None:
+        self.talk.cut(cut.stream, cut.n, cut.issued)
+
+    def tell_release(self, release: Release) -> None:
+        self.talk.release(release.stream, release.n)
 
     def finish(self, use: Use) -> None:
+        if use[0] in self.runs:
+            RunningRank.finish(self, use)
+            return
         self.finished.add(use)
         self.released[use[0]] += 1
         self.talk.release(*use)
+
+
+def nothing(job: VirtualJob, rank: int, at: int, idle: bool) -> tuple[int, int]:
+    """The table of a rank that offers no runs."""
+    return 1, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What the ranks of a world offer: by a table, and with a seed to dream by wrong ones now and then."""
+
+    table: Table = nothing
+    dream: int | None = None
+
+
+NO_OFFERS = Offers()
 
 
 class SimRank:
@@ -94,16 +121,17 @@ class SimRank:
         fence_s: float = 15.0,
         abort_s: float = 5.0,
         deadline_s: float,
+        offers: Offers,
     ) -> None:
         self.job, self.incarnation, self.rank = job, incarnation, rank
         self.talk = Conversation(rank, start)
-        self.program = Program(job, rank, talk=self.talk)
+        dreamer = random.Random(f"dream {offers.dream} {rank}") if offers.dream is not None else None
+        self.program = Program(job, rank, talk=self.talk, table=offers.table, dreamer=dreamer)
         self.failure: JobFailure | None = None
         self.dead = False
         self.gone = False
         self.bade_farewell = False  # and was answered
         self.closing = False
-        self.grants: dict[int, Grant] = {}
         self.issued = 0
         self._around = around
         self.abort_s = abort_s
@@ -178,9 +206,11 @@ class SimRank:
             self._quiet_since = self._around.now()
             self._pause_s = BACKOFF_FIRST_S
             heard = self.talk.answered(letter, answer)
-            if heard.grants:
-                for grant in heard.grants:
-                    self.grants[len(self.grants) + 1] = grant
+            for grant in heard.grants:
+                self.program.take(grant)
+            for request in heard.cuts:
+                self.program.take_cut(request)
+            if heard.grants or heard.cuts:
                 self._around.granted(self, heard.grants)
             if heard.failure is not None and not self.closing:
                 self._fail(heard.failure)
@@ -194,7 +224,7 @@ class SimRank:
 
     def next_to_issue(self) -> Grant | None:
         """The grant whose operation is issued next, if it has been heard."""
-        return self.grants.get(self.issued + 1) if self.alive else None
+        return self.program.upcoming(self.issued) if self.alive else None
 
     def describe(self) -> str:
         """Where it stands, for a picture of who waits for whom."""
@@ -243,13 +273,13 @@ class SimRank:
             return None
         if self._one_by_one:
             return self.talk.compose(most=1), 0.0
-        waiting = self.talk.waiting > 0
+        listens = self.talk.listens
         if self.talk.has_news:
-            return self.talk.compose(), self._poll_s if waiting else 0.0
+            return self.talk.compose(), self._poll_s if listens else 0.0
         if any(exchange.is_poll for exchange in self._under_way):
             checks = any(not exchange.is_poll for exchange in self._under_way)
             return None if checks or now < self._overdue_at() else (self.talk.compose(), 0.0)
-        if not waiting and now < self._quiet_since + LINGER_S:
+        if (not listens or self.talk.asked) and now < self._quiet_since + LINGER_S:
             return None
         return self.talk.compose(), self._poll_s
 

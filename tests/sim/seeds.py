@@ -9,8 +9,10 @@ from dataclasses import replace
 from opus_sdn.store.base import Store
 from opus_sdn.store.memory import MemoryStore
 from tests.intent import programs
+from tests.intent.offers import honest
 from tests.intent.operations import Scenario
 from tests.sim.faults import Faults, Kind
+from tests.sim.rank import NO_OFFERS, Offers
 from tests.sim.world import World
 
 STEPS = 200
@@ -40,6 +42,14 @@ def scenario_of(seed: int) -> Scenario:
     return programs.side_by_side(seed)
 
 
+def offers_of(seed: int) -> Offers:
+    """What its ranks offer: half of the seeds nothing, a quarter what is true, a quarter also what is not."""
+    draw = random.Random(f"offers {seed}").random()
+    if draw < 0.5:
+        return NO_OFFERS
+    return Offers(honest) if draw < 0.75 else Offers(honest, seed)
+
+
 def world_of(
     seed: int,
     *,
@@ -55,6 +65,7 @@ def world_of(
         Faults.drawn(seed, steps, kinds),
         open_store=open_store,
         keep_log=keep_log,
+        offers=offers_of(seed),
         replay=f"python -m tests.sim {seed}",
     )
 
@@ -62,4 +73,4 @@ def world_of(
 def calm(seed: int) -> World:
     """The same programs with nothing going wrong."""
     faults = replace(Faults.drawn(seed, STEPS), lost=0, copied=0, device=(), moments=())
-    return World(scenario_of(seed), seed, faults)
+    return World(scenario_of(seed), seed, faults, offers=replace(offers_of(seed), dream=None))

@@ -23,6 +23,7 @@ SEEDS = min(10_000, 2_000 * SCALE)
 SEEDS_ON_SQL = min(500, 40 * SCALE)
 CALM_SEEDS = 40
 FAILURES_SHOWN = 3
+RUNS = ("run of several operations", "run cut", "run cut short", "run-deviation")
 
 
 def test_no_invariant_breaks_whatever_goes_wrong_and_the_switches_come_to_rest() -> None:
@@ -32,6 +33,7 @@ def test_no_invariant_breaks_whatever_goes_wrong_and_the_switches_come_to_rest()
     met = met_by(outcomes)
     unmet = [kind.value for kind in Kind if not met[kind.value]]
     unmet += [f"device {kind.value}" for kind in FaultKind if not met[f"device {kind.value}"]]
+    unmet += [what for what in RUNS if not met[what]]
     assert not unmet, "faults that no seed has met"
     # A world whose job dies early is short; the others go on for more than a thousand steps.
     assert sum(outcome.steps for outcome in outcomes) >= 200 * SEEDS

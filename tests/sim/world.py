@@ -35,6 +35,7 @@ from tests.sim.faults import Drawn, Faults
 from tests.sim.fleet import Fleet
 from tests.sim.places import fabric_spec
 from tests.sim.process import Process, Request, settings_of, simulated
+from tests.sim.rank import NO_OFFERS, Offers
 from tests.sim.store import SimDisk, SimStore
 
 EPOCH = 1_700_000_000.0  # wall-clock seconds at the beginning
@@ -62,6 +63,7 @@ class World:
         step_deadline_s: float = STEP_DEADLINE_S,
         keep_log: bool = False,
         replay: str = "",
+        offers: Offers = NO_OFFERS,
     ) -> None:
         self.scenario, self.seed, self.faults, self.replay = scenario, seed, faults, replay
         self.step_deadline_s = step_deadline_s
@@ -96,7 +98,7 @@ class World:
         self.witness = TrafficWitness(fabric, [d.core for d in self.devices.values()], clock=self.now)
         self.books = Books(fabric, self.devices, self.now, LEASE_S)
         self.disk = disk(open_store, self.rng, self._committed, self.books.undone)
-        self.fleet = Fleet(self, scenario, in_order=self.rng.random() < 0.3)
+        self.fleet = Fleet(self, scenario, in_order=self.rng.random() < 0.3, offers=offers)
         self._spec = fabric_spec(fabric)
 
     # --- the whole run
