@@ -83,7 +83,8 @@ demo-polatis: $(STAMP) ## the eight ranks through an emulated Polatis over RESTC
 
 test: $(STAMP) postgres chromium ## all tests but the soak; the pure core with full branch coverage
 	@echo "every branch of the pure core:" >&2
-	$(BIN)/python -m pytest -q tests/intent --ignore=tests/intent/test_programs.py --ignore=tests/intent/test_mutants.py \
+	$(BIN)/python -m pytest -q tests/intent --ignore=tests/intent/test_programs.py \
+	    --ignore=tests/intent/test_run_programs.py --ignore=tests/intent/test_mutants.py \
 	    --cov=opus_sdn.intent --cov-branch --cov-fail-under=100 $(PYTEST_ARGS)
 	echo "everything:" >&2
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -99,7 +100,7 @@ bench: $(STAMP) ## how long grants take, and replays
 	$(BIN)/python -m benchmarks.whatif
 
 soak: $(STAMP) postgres ## seeded simulations, store histories and fail-overs at many times their usual number (SCALE=20)
-	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py tests/store/test_stateful.py \
+	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py tests/intent/test_run_programs.py tests/store/test_stateful.py \
 	    tests/store/test_lost_connection.py tests/replicas/test_failover.py tests/sim tests/crash $(PYTEST_ARGS)
 
 openapi: $(STAMP) ## write the API document anew

@@ -64,6 +64,8 @@ class JobSummary(Document):
     world_size: int
     topology: TopologyIds
     grants: int
+    operations: Annotated[int, Field(description="That were granted: a run of several counts as many")]
+    runs_cut: Annotated[int, Field(description="Runs that a member has left before their end")]
     topology_changes: int
     device_steps: int
     exposed_wait_ms: Annotated[float, Field(description="Summed over grants, not over ranks, ms")]
@@ -77,6 +79,35 @@ class DimensionDocument(Document):
     size: int
 
 
+class TransitionDocument(Document):
+    """Grants of one dimension on ports that another one, or the same, had used before. Times are sums.
+
+    Counted since the job was admitted, or the controller was started.
+    """
+
+    before: Annotated[str, Field(description="Dimension that used a port of it last; - at first")]
+    after: Annotated[str, Field(description="Dimension of the granted connections")]
+    grants: int
+    changes: Annotated[int, Field(description="Grants that needed a device step")]
+    hits: Annotated[int, Field(description="Of these, begun or done on hints when all had arrived")]
+    exposed_wait_ms: Annotated[float, Field(description="All arrived until granted, all grants, ms")]
+    exposed_change_ms: Annotated[float, Field(description="The same, of the changes, ms")]
+    hidden_change_ms: Annotated[
+        float, Field(description="What of the changes' time had passed when all had arrived, ms")
+    ]
+
+
+class CutDocument(Document):
+    """A held run that a member has left before its end."""
+
+    connection: str
+    n: Annotated[int, Field(description="First operation of the run")]
+    length: Annotated[int, Field(description="Operations of the run")]
+    decided: Annotated[bool, Field(description="Whether the length is the one after the cut")]
+    issued: Annotated[dict[str, int], Field(description="By rank that has answered: operations called")]
+    holders: list[int]
+
+
 class JobDocument(JobSummary):
     """The newest incarnation of a job."""
 
@@ -85,6 +116,8 @@ class JobDocument(JobSummary):
     world_group: WorldGroup
     force_scale_out: bool
     deadline_s: Annotated[float, Field(description="From a run's first arrival until the job fails, seconds")]
+    transitions: list[TransitionDocument]
+    cuts: list[CutDocument]
     ranks: list[RankDocument]
 
 
@@ -237,6 +270,9 @@ class IntentDocument(Document):
     first_at: Time
     complete_at: Annotated[Time | None, Field(description="When all had arrived; null before")]
     overtaken: Annotated[int, Field(description="How often younger intents were served first")]
+    length: Annotated[
+        int, Field(description="Operations that a grant would be for, as offered by those who have arrived")
+    ]
     arrived: list[int]
     missing: list[int]
     reason: ReasonDocument
@@ -255,6 +291,7 @@ class IntentDocument(Document):
             first_at=rfc3339(view.first_at),
             complete_at=rfc3339(view.complete_at) if view.complete_at is not None else None,
             overtaken=view.overtaken,
+            length=view.length,
             arrived=list(view.arrived),
             missing=list(view.missing),
             reason=ReasonDocument.of(view.because),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,11 +12,13 @@ from opus_sdn.api import problems
 from opus_sdn.api.former import FormerJob, FormerJobs
 from opus_sdn.api.job_documents import (
     AlarmDocument,
+    CutDocument,
     DimensionDocument,
     FailureDocument,
     JobDocument,
     JobSummary,
     RankDocument,
+    TransitionDocument,
 )
 from opus_sdn.intent import views
 from opus_sdn.intent.errors import Failure
@@ -48,6 +51,8 @@ def job_document(app: FastAPI, job: str) -> JobDocument:
         world_group=spec.world_group,
         force_scale_out=spec.force_scale_out,
         deadline_s=spec.deadline_s,
+        transitions=_transitions(seen) if isinstance(seen, views.JobView) else [],
+        cuts=_cuts(seen) if isinstance(seen, views.JobView) else [],
         ranks=[_rank(rank) for rank in seen.ranks] if isinstance(seen, views.JobView) else [],
     )
 
@@ -67,18 +72,39 @@ def _summary(seen: Seen) -> dict[str, Any]:
         "failure": _failure(seen.failure) if seen.failure is not None else None,
     }
     if isinstance(seen, FormerJob):
-        counts = {"grants": 0, "topology_changes": 0, "device_steps": 0, "exposed_wait_ms": 0.0}
+        names = ("grants", "operations", "runs_cut", "topology_changes", "device_steps")
+        counts = {**dict.fromkeys(names, 0), "exposed_wait_ms": 0.0}
         return {**common, **counts, "started_at": None, "topology": {}, "alarms": []}
     return {
         **common,
         "started_at": rfc3339(seen.started_at),
         "topology": seen.topology,
         "grants": seen.grants,
+        "operations": seen.operations,
+        "runs_cut": seen.runs_cut,
         "topology_changes": seen.topology_changes,
         "device_steps": seen.device_steps,
         "exposed_wait_ms": seen.exposed_wait_ms,
         "alarms": [_alarm(alarm) for alarm in seen.alarms],
     }
+
+
+def _transitions(seen: views.JobView) -> list[TransitionDocument]:
+    return [TransitionDocument(**asdict(transition)) for transition in seen.transitions]
+
+
+def _cuts(seen: views.JobView) -> list[CutDocument]:
+    return [
+        CutDocument(
+            connection=cut.connection,
+            n=cut.n,
+            length=cut.length,
+            decided=cut.decided,
+            issued={str(rank): issued for rank, issued in cut.issued.items()},
+            holders=list(cut.holders),
+        )
+        for cut in seen.cuts
+    ]
 
 
 def _failure(failure: Failure) -> FailureDocument:

@@ -42,6 +42,24 @@ RANK_COLUMNS = columns(
     last_heard="last_heard",
     state=lambda rank: "stopped" if rank.get("stopped") else "",
 )
+TRANSITION_COLUMNS = columns(
+    before="before",
+    after="after",
+    grants="grants",
+    changes="changes",
+    hits="hits",
+    exposed_wait_ms="exposed_wait_ms",
+    exposed_change_ms="exposed_change_ms",
+    hidden_change_ms="hidden_change_ms",
+)
+CUT_COLUMNS = columns(
+    connection="connection",
+    n="n",
+    length="length",
+    decided=lambda cut: "decided" if cut.get("decided") else "asked",
+    issued=lambda cut: ", ".join(f"{rank}: {said}" for rank, said in (cut.get("issued") or {}).items()),
+    holders=lambda cut: ranks_text(cut.get("holders")),
+)
 WAITING_COLUMNS = columns(
     operation=stream_text,
     state="state",
@@ -129,11 +147,16 @@ def _job(asked: Controller, job: Item) -> None:
             "Topology": job.get("topology"),
             "Topology changes": job.get("topology_changes"),
             "Grants": job.get("grants"),
+            "Operations": f"{job.get('operations')} granted, {job.get('runs_cut')} runs cut",
             "Exposed wait": f"{job.get('exposed_wait_ms')} ms over all grants",
         }
     )
     if job.get("alarms"):
         print_section("Alarms: circuits lost under a lock", job["alarms"], ALARM_COLUMNS)
+    if job.get("transitions"):
+        print_section("Transitions between dimensions", job["transitions"], TRANSITION_COLUMNS)
+    if job.get("cuts"):
+        print_section("Runs that a member has left", job["cuts"], CUT_COLUMNS)
     ranks = job.get("ranks") or []
     print_section("Ranks", ranks[:RANKS_SHOWN], RANK_COLUMNS)
     if len(ranks) > RANKS_SHOWN:

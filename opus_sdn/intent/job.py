@@ -71,6 +71,26 @@ class Lost:
     since: float
 
 
+PAIRS_MAX = 64  # of dimensions whose transitions are counted apart; names come from the programs
+
+
+@dataclass(slots=True)
+class Transition:
+    """One pair of dimensions. Times in seconds, summed over grants.
+
+    `hits`: of the changes, those that hints had begun or done when the grant's intent became complete.
+    `hidden_s`: what of the changes' time passed before that; `exposed_s`: from then until the grant, over
+    all grants, `exposed_change_s` over those that needed a change.
+    """
+
+    grants: int = 0
+    changes: int = 0
+    hits: int = 0
+    exposed_s: float = 0.0
+    exposed_change_s: float = 0.0
+    hidden_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class GroupState:
     """A checked-in group with its domain, and why its ring cannot be routed, if so."""
@@ -129,6 +149,8 @@ class JobCore:
         self.recovered = False  # an earlier start of the controller has admitted it
         self.grace: Grace | None = None
         self.lost: dict[str, Lost] = {}  # by circuit id
+        self.transitions: dict[tuple[str, str], Transition] = {}  # by dimensions: from, to
+        self.last_used: dict[Terminal, tuple[int, str]] = {}  # by which grant, of which dimension
         self.owners: dict[str, int | None] = {}  # circuit id -> digit of the dimension that used it last
         self.topology: dict[str, str] = {}  # rail -> topology id
         self.age = 0

@@ -17,6 +17,7 @@ from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.stalling import leave_phase, note
 from opus_sdn.intent.state import CoreState, own
 from opus_sdn.intent.streams import Intent, StreamState
+from opus_sdn.intent.transitions import note_grant
 
 PASSING = (
     Reason.RESERVED,
@@ -183,6 +184,7 @@ def _grant(state: CoreState, now: float, job: JobCore, intent: Intent) -> Failur
     exposed_s = now - intent.complete_at
     job.grants += 1
     job.operations += length
+    note_grant(state, now, job, intent)
     job.exposed_wait_s += exposed_s
     for rank in numbers:
         job.ranks[rank].exposed_wait_s += exposed_s

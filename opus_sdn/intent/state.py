@@ -123,6 +123,20 @@ class LinkUp:
 
 
 @dataclass(slots=True)
+class CircuitMade:
+    """A circuit that a device step makes or has made, and that no grant has used since."""
+
+    step: int
+    begun_at: float
+    done_at: float | None = None
+
+    def hidden_s(self, complete_at: float) -> float:
+        """How much of the change was over when the intent for it became complete."""
+        until = complete_at if self.done_at is None else min(self.done_at, complete_at)
+        return max(0.0, until - self.begun_at)
+
+
+@dataclass(slots=True)
 class CoreState:
     """Jobs (newest incarnation of each name), switches, live terminals and what is to be looked at next."""
 
@@ -139,6 +153,7 @@ class CoreState:
     live: dict[Terminal, int] = field(default_factory=dict)  # terminal -> held runs that need it
     graced: dict[Terminal, JobCore] = field(default_factory=dict)  # nothing is removed from these yet
     live_circuit: dict[Terminal, Circuit] = field(default_factory=dict)  # of these, the circuit that is held
+    made: dict[str, CircuitMade] = field(default_factory=dict)  # by circuit id; at most one for each port
     links: dict[Port, Link] = field(default_factory=dict)  # as reported by the hosts
     link_up: dict[str, LinkUp] = field(default_factory=dict)  # by rail
     drains: dict[Port, Drain] = field(default_factory=dict)

@@ -34,6 +34,7 @@ from opus_sdn.intent.standing import Drain, ManualCircuit
 from opus_sdn.intent.state import CoreState, note_owner, step_event
 from opus_sdn.intent.streams import Intent
 from opus_sdn.intent.switches import FailureKind, Step, SwitchState
+from opus_sdn.intent.transitions import note_begun, note_ended
 
 
 def plan_switch(state: CoreState, now: float, switch: SwitchState) -> list[int]:
@@ -297,6 +298,8 @@ def start_step(state: CoreState, now: float, step_id: int) -> Step | None:
                 if isinstance(cause, HintedMoves):
                     for circuit in cause.circuits:
                         spend(job, circuit)
+                if isinstance(cause, Intent | HintedMoves):
+                    note_begun(state, now, step, circuits_of(cause))
                 needing[job.spec.name] = job
             for job in needing.values():
                 job.device_steps += 1
@@ -352,6 +355,7 @@ def _finish(
     """Record how a step ended, take over what was read, and look again at everything that waits there."""
     waiting = causes_of(state, step)
     switch.finish(step, outcome)
+    note_ended(state, now, step, done=outcome is StepState.DONE)
     state.ledger.add(StepMoved(step.id, step.switch, outcome, detail))
     state.ledger.add(step_event(f"step.{outcome.value}", step, detail=detail))
     if matching is not None:

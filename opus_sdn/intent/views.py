@@ -12,6 +12,7 @@ from opus_sdn.intent.explain import why_waiting
 from opus_sdn.intent.job import JobCore
 from opus_sdn.intent.model import Connection, GroupView, JobSpec
 from opus_sdn.intent.reasons import Because
+from opus_sdn.intent.serving import length_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,44 @@ class AlarmView:
 
 
 @dataclass(frozen=True, slots=True)
+class TransitionView:
+    """Grants of one dimension on ports that another one, or the same, had used before. Times are sums, in ms.
+
+    `changes` needed a device step, of which `hits` were begun or done on hints when all had arrived; `hidden`
+    is what of their time had passed by then, `exposed` from then until the grant.
+    """
+
+    before: str
+    after: str
+    grants: int
+    changes: int
+    hits: int
+    exposed_wait_ms: float
+    exposed_change_ms: float
+    hidden_change_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class CutView:
+    """A held run that a member has left: how far each rank that has answered is, and where it ends.
+
+    `decided`: `length` is where it ends, not where it would have.
+    """
+
+    connection: str
+    n: int
+    length: int
+    decided: bool
+    issued: dict[int, int]
+    holders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
-    """One job's newest incarnation. `exposed_wait_ms` sums over grants, not over ranks."""
+    """One job's newest incarnation. `exposed_wait_ms` sums over grants, not over ranks.
+
+    A grant is for one operation or a run of several: `operations` counts these.
+    """
 
     job: str
     incarnation: int
@@ -53,11 +90,15 @@ class JobView:
     started_at: float
     topology: dict[str, str]
     grants: int
+    operations: int
+    runs_cut: int
     topology_changes: int
     device_steps: int
     exposed_wait_ms: float
     ranks: tuple[RankView, ...]
     alarms: tuple[AlarmView, ...]
+    transitions: tuple[TransitionView, ...]
+    cuts: tuple[CutView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +133,10 @@ class LockView:
 
 @dataclass(frozen=True, slots=True)
 class IntentView:
-    """One intent that is not granted, with who arrived, who is missing and why it waits."""
+    """One intent that is not granted, with who arrived, who is missing and why it waits.
+
+    `length`: operations that a grant would be for, as far as the offers of those go who have arrived.
+    """
 
     id: str
     job: str
@@ -105,6 +149,7 @@ class IntentView:
     first_at: float
     complete_at: float | None
     overtaken: int
+    length: int
     arrived: tuple[int, ...]
     missing: tuple[int, ...]
     because: Because
@@ -142,6 +187,8 @@ def job_view(engine: Engine, name: str) -> JobView:
         job.started_at,
         dict(job.topology),
         job.grants,
+        job.operations,
+        job.runs_cut,
         job.topology_changes,
         job.device_steps,
         round(job.exposed_wait_s * 1e3, 3),
@@ -155,6 +202,31 @@ def job_view(engine: Engine, name: str) -> JobView:
                 tuple(drift.ranks_on(job, lost.circuit)),
             )
             for lost in drift.losses(engine.state, job)
+        ),
+        tuple(
+            TransitionView(
+                before,
+                after,
+                seen.grants,
+                seen.changes,
+                seen.hits,
+                round(seen.exposed_s * 1e3, 3),
+                round(seen.exposed_change_s * 1e3, 3),
+                round(seen.hidden_s * 1e3, 3),
+            )
+            for (before, after), seen in sorted(job.transitions.items())
+        ),
+        tuple(
+            CutView(
+                stream.connection,
+                n,
+                run.length,
+                said.length is not None,
+                dict(sorted(said.issued.items())),
+                tuple(sorted(run.holders)),
+            )
+            for (stream, n), run in job.cuts.items()
+            if (said := run.cutting) is not None
         ),
     )
 
@@ -237,6 +309,7 @@ def intents_view(engine: Engine, name: str | None = None) -> tuple[IntentView, .
             intent.first_at,
             intent.complete_at if intent.state is not IntentState.DECLARED else None,
             intent.overtaken,
+            length_of(engine.state, intent),
             tuple(sorted(intent.arrived)),
             tuple(job.streams[intent.stream].missing(intent.n)),
             why_waiting(engine.state, job, intent),

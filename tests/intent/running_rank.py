@@ -227,10 +227,14 @@ class RunningRank(VirtualRank):
     def finish(self, use: Use) -> None:
         held = self.runs.get(use[0])
         if held is None or not held.grant.n <= use[1] < held.end:
-            VirtualRank.finish(self, use)
+            self.finish_one(use)
             return
         self.finished.add(use)
         self._maybe_release(held)
+
+    def finish_one(self, use: Use) -> None:
+        """An operation with a grant of its own has finished."""
+        VirtualRank.finish(self, use)
 
     def _maybe_release(self, held: Held) -> None:
         stream, n = held.grant.stream, held.grant.n

@@ -82,10 +82,7 @@ class Program(RunningRank):
     def tell_release(self, release: Release) -> None:
         self.talk.release(release.stream, release.n)
 
-    def finish(self, use: Use) -> None:
-        if use[0] in self.runs:
-            RunningRank.finish(self, use)
-            return
+    def finish_one(self, use: Use) -> None:
         self.finished.add(use)
         self.released[use[0]] += 1
         self.talk.release(*use)
