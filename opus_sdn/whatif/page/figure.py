@@ -23,7 +23,7 @@ def figure_page(figure: Figure) -> str:
             "holds": "holds",
             "note": "note",
         }
-        parts += [html.heading("Compared with what was published"), html.table(rows, columns)]
+        parts += [html.heading("Compared with what was published"), html.table(rows, columns, digits=3)]
     if figure.notes:
         parts += [html.heading("To be known"), html.bullets(figure.notes)]
     return html.page(title, parts)

@@ -72,9 +72,9 @@ def figure(svg: str, what: str) -> str:
     return f'<figure role="img" aria-label="{escape(what, quote=True)}">{svg}</figure>'
 
 
-def table(rows: Sequence[Mapping[str, object]], columns: Mapping[str, str]) -> str:
-    """Rows with these columns: field -> title. Numbers stand right, what is None is a dash, and a column
-    without anything is left out.
+def table(rows: Sequence[Mapping[str, object]], columns: Mapping[str, str], digits: int = 2) -> str:
+    """Rows with these columns: field -> title. Numbers stand right, with so many digits behind the point;
+    what is None is a dash, and a column without anything is left out.
     """
     columns = {field: title for field, title in columns.items() if any(_says(row.get(field)) for row in rows)}
     if not columns:
@@ -82,14 +82,16 @@ def table(rows: Sequence[Mapping[str, object]], columns: Mapping[str, str]) -> s
     numbers = {field: all(_is_number(row.get(field)) for row in rows) for field in columns}
     head = "".join(_cell("th", title, numbers[field]) for field, title in columns.items())
     body = "".join(
-        "<tr>" + "".join(_cell("td", shown(row.get(field)), numbers[field]) for field in columns) + "</tr>"
+        "<tr>"
+        + "".join(_cell("td", shown(row.get(field), digits), numbers[field]) for field in columns)
+        + "</tr>"
         for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def shown(value: object) -> str:
-    """A value as people read it: four significant digits, thousands apart."""
+def shown(value: object, digits: int = 2) -> str:
+    """A value as people read it: thousands apart, small ones with three significant digits."""
     if value is None or value == "":
         return ABSENT
     if isinstance(value, bool):
@@ -99,7 +101,7 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         if value == 0 or abs(value) >= 1000:
             return f"{value:,.0f}"
-        return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3g}"
+        return f"{value:.{digits}f}" if abs(value) >= 0.1 else f"{value:.3g}"
     return str(value)
 
 
