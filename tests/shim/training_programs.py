@@ -6,6 +6,7 @@ Each returns what was learned, to the last bit, and how many operations it asked
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -80,6 +81,17 @@ def ddp(rank: int) -> dict[str, Any]:
     inner = nn.Sequential(Block(), nn.BatchNorm1d(WIDTH), Block())
     model = DistributedDataParallel(inner, bucket_cap_mb=0.0005)
     return _learn(model, lambda step: model(_data(step, rank)).square().mean())
+
+
+def ddp_as_a_script(backend: str) -> dict[str, Any]:
+    """As a user's script does it, with nobody meeting anybody before the end."""
+    torch.set_num_threads(1)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(os.environ["LAUNCHER_STORE_FILE"], size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    learned = ddp(rank)
+    dist.destroy_process_group()
+    return learned
 
 
 def hsdp(rank: int) -> dict[str, Any]:
