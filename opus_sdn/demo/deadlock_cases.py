@@ -48,6 +48,11 @@ CASES: Final[Mapping[str, Case]] = {
         {"pair": (0, 1), "ring": (1, 2)},
         ([6.0], [5.0, 6.0], [6.0]),
     ),
+    "C5c": Case(
+        "fused batches in a circle, over the pair that closes it",
+        {"circle": (0, 1, 2)},
+        ([12.0], [10.0], [11.0], []),
+    ),
     "C6": Case(
         "two communicators over the same ranks, both asynchronous",
         {"x": (0, 1), "y": (0, 1)},

@@ -108,12 +108,19 @@ def _fused_around_a_ring(rank: int, groups: Groups) -> list[float]:
     return [_all_reduce(4, ring)]
 
 
-def _exchange(peer: int, number: float, group: Any) -> float:
-    """One fused batch: send to `peer` and receive from it."""
+def _fused_in_a_circle(rank: int, groups: Groups) -> list[float]:
+    """Everybody fuses a send to the next one and a receive from the one before, as some pipelines do."""
+    if rank > 2:
+        return []
+    return [_exchange((rank + 1) % 3, 10 + rank, groups["circle"], source=(rank - 1) % 3)]
+
+
+def _exchange(peer: int, number: float, group: Any, source: int | None = None) -> float:
+    """One fused batch: send to `peer` and receive from it, or from another `source`."""
     received = _value(0)
     batch = [
         dist.P2POp(dist.isend, _value(number), peer, group=group),
-        dist.P2POp(dist.irecv, received, peer, group=group),
+        dist.P2POp(dist.irecv, received, peer if source is None else source, group=group),
     ]
     for work in dist.batch_isend_irecv(batch):
         work.wait()
@@ -157,6 +164,7 @@ _BODIES: Final[Mapping[str, Callable[[int, Groups], list[float]]]] = {
     "C1": _receive_waited_inside_a_run,
     "C5a": _fused_against_single,
     "C5b": _fused_around_a_ring,
+    "C5c": _fused_in_a_circle,
     "C6": _two_communicators,
     "C17": _receive_never_waited,
 }

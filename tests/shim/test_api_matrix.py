@@ -19,7 +19,13 @@ from tests.shim.test_torch_api import places
 
 WORLD = 4
 DEADLINE_S = 90.0
-BACKENDS = ("opus", "cpu:opus,cuda:opus", "cpu:gloo,cuda:opus")
+# How the backend is asked for, and the mode.
+WAYS = {
+    "opus": ("opus", "on-demand"),
+    "cpu:opus,cuda:opus": ("cpu:opus,cuda:opus", "on-demand"),
+    "cpu:gloo,cuda:opus": ("cpu:gloo,cuda:opus", "on-demand"),
+    "opus with hints": ("opus", "provision"),
+}
 SUM_OVER_RANKS = [60.0, 64.0, 68.0, 72.0]
 Found = list[dict[str, Any]]
 
@@ -55,12 +61,12 @@ def plain(ranks: Zygote) -> Found:
 
 @pytest.fixture(scope="module")
 def through_opus(ranks: Zygote) -> dict[str, Found]:
-    """The table by each of the three ways to ask for the backend; the first also in a second group."""
+    """The table in each of the ways; in the first one also in a second group."""
     found = {}
-    for backend in BACKENDS:
+    for way, (backend, mode) in WAYS.items():
         with SmallController(a_fabric(gpus=1)) as controller:
-            groups = ("world", "new_group") if backend == "opus" else ("world",)
-            found[backend] = table(ranks, controller, backend, *groups)
+            groups = ("world", "new_group") if way == "opus" else ("world",)
+            found[way] = table(ranks, controller, backend, *groups, OPUS_MODE=mode)
     return found
 
 
@@ -76,14 +82,14 @@ def wanted(plain: Found, name: str) -> list[Any]:
     return [[True, SUM_OVER_RANKS]] * WORLD
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_call_gives_what_gloo_gives_and_asks_for_its_circuits(
-    plain: Found, through_opus: dict[str, Found], name: str, backend: str
+    plain: Found, through_opus: dict[str, Found], name: str, way: str
 ) -> None:
-    groups = ("world", "new_group") if backend == "opus" else ("world",)
+    groups = ("world", "new_group") if way == "opus" else ("world",)
     for group in groups:
-        got = [one[f"{group}: {name}"] for one in through_opus[backend]]
+        got = [one[f"{group}: {name}"] for one in through_opus[way]]
         assert [values for values, _ in got] == wanted(plain, name), group
         assert [asked for _, asked in got] == [ROWS[name].gated] * WORLD, group
 

@@ -157,6 +157,8 @@ def test_a_rank_that_aborts_says_so_to_all(ranks: Zygote) -> None:
     with SmallController(a_fabric()) as controller:
         said = fail_in_the_middle(ranks, controller, "collective", "aborts")
         assert_same_cause(said, "collective", "aborted", VICTIM, "rank 1 aborted the job")
+        streams = controller.engine.state.jobs["job"].streams.values()
+        wait_until(lambda: not any(stream.held for stream in streams), "nothing is held any more")
 
 
 def test_a_hung_rank_is_named_at_the_deadline(ranks: Zygote) -> None:
