@@ -76,6 +76,7 @@ class Meeting:
         self._world = world
         self._timeout = timeout
         self._id = uuid.uuid4().hex
+        self._welcomed: dict[int, str] = {}
         self._slice_s = SLICE_S
 
     def present(self, place: dict[str, Any]) -> None:
@@ -120,11 +121,11 @@ class Meeting:
         """For the others: how it went, from rank 0. Raises OpusInitError when that is not said in time."""
         give_up_at = time.monotonic() + self._timeout.total_seconds()
         acknowledged, look_s = "", LOOK_S
+        mine = f"opus/welcome/{self._rank}"
         while True:
-            if self._are_there(["opus/welcome"], give_up_at):
-                welcome = json.loads(self._store.get("opus/welcome"))
-                life = str(welcome["id"])
-                if welcome["ids"].get(str(self._rank)) == self._id:
+            if self._are_there([mine], give_up_at):
+                whom, _, life = self._store.get(mine).decode().partition(" ")
+                if whom == self._id:
                     if acknowledged != life:
                         self._store.set(f"opus/{life}/ack/{self._rank}", self._id)
                         acknowledged = life
@@ -144,8 +145,10 @@ class Meeting:
         return [json.loads(self._store.get(key)) for key in keys]
 
     def _welcome(self, hellos: list[dict[str, Any]]) -> None:
-        ids = {str(rank): hello["id"] for rank, hello in enumerate(hellos)}
-        self._store.set("opus/welcome", json.dumps({"id": self._id, "ids": ids}))
+        for rank, hello in enumerate(hellos):
+            if self._welcomed.get(rank) != hello["id"]:
+                self._store.set(f"opus/welcome/{rank}", f"{hello['id']} {self._id}")
+                self._welcomed[rank] = hello["id"]
 
     def _forget(self) -> None:
         """Hellos are for this life only."""
