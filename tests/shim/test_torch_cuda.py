@@ -195,8 +195,14 @@ class Job:
         self.notes: list[str] = []
         self.misfit = False
 
-    def register(self, group: object, ranks: tuple[int, ...]) -> int:
+    def register(self, group: object, ranks: tuple[int, ...], is_default: bool) -> int:
         return 0
+
+    def uses(self, ranks: tuple[int, ...], ordinal: int) -> None:
+        pass
+
+    def note(self, operation: object) -> None:
+        pass
 
     def label_of(self, ranks: Sequence[int]) -> None:
         return None
