@@ -96,6 +96,19 @@ def test_a_group_that_is_told_goes_before_every_guess(tmp_path: Path) -> None:
     assert read_chrome([path], groups={"all-reduce": "pp"}).ranks[0].acts[0].dimension == "pp"
 
 
+def test_work_on_a_thread_of_a_told_group_is_that_groups_too(tmp_path: Path) -> None:
+    events = [
+        *gloo("_allgather_base_/all_gather", 10.0, 5.0, 7, 3),
+        *gloo("_reduce_scatter_base_/all_reduce", 20.0, 5.0, 7, 3),
+    ]
+    events[0]["args"]["Input Dims"] = [[6], [3]]
+    events[2]["args"]["Input Dims"] = [[1], [3]]
+    path = write(tmp_path, trace(*events))
+    assert [act.dimension for act in read_chrome([path]).ranks[0].acts] == ["dp", "dp"]
+    told = read_chrome([path], groups={"all-gather": "pp"})
+    assert [act.dimension for act in told.ranks[0].acts] == ["pp", "pp"]
+
+
 def test_a_run_without_groups_of_its_own_uses_the_worlds(tmp_path: Path) -> None:
     document = trace(*gloo("allreduce_/all_reduce", 10.0, 50.0, 7, 3), groups=GROUPS[:1])
     (act,) = read_chrome([write(tmp_path, document)]).ranks[0].acts
