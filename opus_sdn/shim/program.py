@@ -54,6 +54,7 @@ class Program(Generic[W]):
         self._idle_groups: set[tuple[tuple[int, ...], int]] = set()
         self.is_bypassed = False  # there are groups whose operations are not seen
         self.grants = self.longer_runs = self.operations_in_longer_runs = self.runs_cut = self.hints = 0
+        self._dropped = 0  # tables, as far as this is known here
         self._hinted: tuple[Stream, int] | None = None
 
     # --- groups
@@ -86,9 +87,10 @@ class Program(Generic[W]):
 
     def turn(self, operation: Operation) -> Position | None:
         """The program calls an operation, or ends a step. Leaves a held run if it was not expected to."""
-        was_following = self.tracker.is_following
-        position = self.tracker.follow(operation)
-        if was_following and not self.tracker.is_following:
+        tracker = self.tracker
+        position = tracker.follow(operation)
+        if tracker.dropped != self._dropped:
+            self._dropped = tracker.dropped
             self.leave()
         return position
 
@@ -97,6 +99,7 @@ class Program(Generic[W]):
         for run in self._runs.values():
             if run.is_left_by_waiting(connection):
                 self.tracker.drop()
+                self._dropped = self.tracker.dropped
                 self.leave()
                 return True
         return False

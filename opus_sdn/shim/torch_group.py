@@ -31,7 +31,6 @@ from opus_sdn.shim.torch_lanes import (
     build_inner,
     is_broken_connection,
     poison,
-    size_of,
     tensors_in,
     wrap_inner,
 )
@@ -92,6 +91,7 @@ class OpusGroup(dist.ProcessGroup):
         self._label = ""
         self._checking_in = threading.Lock()
         self._answer: GroupAnswer | None = None
+        self._ring: Stream | None = None
         self._shifts: Shifts | None = None
         self._exchanges = 0  # all-to-alls across hosts; all members count alike
         self._ordinal = job.register(self, ranks, is_default) if job is not None else 0
@@ -107,20 +107,22 @@ class OpusGroup(dist.ProcessGroup):
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Issue now what needs no grant; declare what does."""
-        inner = self._require_inner()
-        if self._job is None:
+        inner, job = self._require_inner(), self._job
+        if job is None:
             return getattr(inner, name)(*args, **kwargs)
-        tensors = list(tensors_in(args))
+        tensors, size = tensors_in(args)
         answer = None if self._is_for_hosts(args, kwargs) else self._domain_of(tensors, name)
         if answer is None:
-            return self._direct(name, args, kwargs, tensors)
+            return self._direct(name, args, kwargs, tensors, size)
         if name in ALL_TO_ALLS and answer.ring is not None:
             call = self._shifting(name, args, answer.ring.circuits)
         else:
             call = self._bind(inner, name, args, kwargs)
-        stream = Stream(answer.ring.id if answer.ring is not None else answer.name)
-        operation = self._job.log.begin(self._what(name, stream), size_of(args))
-        return self._job.submit(
+        stream = self._ring
+        if stream is None:
+            stream = self._ring = Stream(answer.ring.id if answer.ring is not None else answer.name)
+        operation = job.log.begin(self._what(name, stream), size)
+        return job.submit(
             self._lanes[self._gated_device],
             call,
             tensors,
@@ -148,7 +150,7 @@ class OpusGroup(dist.ProcessGroup):
                 f"receive from any of ranks {list(self._ranks)}, which are on several hosts: circuits are "
                 "made for a known pair; name the source",
             )
-        return self._direct("recv_anysource", (tensors, tag), {}, tensors)
+        return self._direct("recv_anysource", (tensors, tag), {}, tensors, _bytes(tensors))
 
     def _message(self, name: str, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
         inner = self._require_inner()
@@ -157,11 +159,11 @@ class OpusGroup(dist.ProcessGroup):
         me, other = self._job.rank, self._ranks[peer]
         answer = None if me == other or self._job.shares_host(other) else self._domain_of(tensors, name)
         if answer is None:
-            return self._direct(name, (tensors, peer, tag), {}, tensors, other)
+            return self._direct(name, (tensors, peer, tag), {}, tensors, _bytes(tensors), other)
         ends = (me, other) if name == "send" else (other, me)
         stream = pair_stream(answer.name, self._ranks, *ends)
         call = self._bind(inner, name, (tensors, peer, tag), {})
-        operation = self._job.log.begin(self._what(name, stream, other), size_of((tensors,)))
+        operation = self._job.log.begin(self._what(name, stream, other), _bytes(tensors))
         return self._job.submit(self._lanes[self._gated_device], call, list(tensors), stream, operation, tag)
 
     def _bind(
@@ -207,13 +209,14 @@ class OpusGroup(dist.ProcessGroup):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
+        size: int,
         peer: int | None = None,
     ) -> Any:
         """An operation that needs no grant; its errors get the job's cause."""
         job, inner = self._job, self._require_inner()
         assert job is not None
         job.require_usable()
-        operation = job.log.begin(self._what(name, peer=peer), size_of(args))
+        operation = job.log.begin(self._what(name, peer=peer), size)
         job.note(operation)
         try:
             work = getattr(inner, name)(*args, **kwargs)
@@ -221,9 +224,15 @@ class OpusGroup(dist.ProcessGroup):
             if is_broken_connection(failed):
                 raise job.explain(failed, None) from failed
             raise
+        return DirectWork(job, self._lane_of(tensors, args, kwargs), work, tensors, operation)
+
+    def _lane_of(self, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lane:
+        """The lane that an ungated operation takes inside."""
+        if self._gated_device == "cpu":
+            return self._lanes["cpu"]
         on_host = self._is_for_hosts(args, kwargs)
         device = tensors[0].device.type if tensors else "cpu" if on_host else self._gated_device
-        return DirectWork(job, self._lanes.get(device, self._lanes["cpu"]), work, tensors, operation)
+        return self._lanes.get(device, self._lanes["cpu"])
 
     def _domain_of(self, tensors: list[torch.Tensor], kind: str) -> GroupAnswer | None:
         """The group's check-in, if these tensors need grants; host tensors of a GPU job use the front end."""
@@ -398,8 +407,14 @@ def _is_gated(group: Any) -> bool:
 
 
 def _is_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the caller will wait at once, as torch's options say."""
-    return any(getattr(options, "asyncOp", True) is False for options in (*args, *kwargs.values()))
+    """Whether the caller will wait at once, as torch's options say; they come last."""
+    if args and getattr(args[-1], "asyncOp", True) is False:
+        return True
+    return any(getattr(options, "asyncOp", True) is False for options in kwargs.values())
+
+
+def _bytes(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _add_collective(name: str) -> None:

@@ -35,7 +35,8 @@ class IssueQueue:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._granted: deque[Issuing] = deque()
         self._issued: deque[Finishing] = deque()  # not waited for by anybody yet
         self._issuing = False
@@ -51,7 +52,7 @@ class IssueQueue:
 
     def claim(self) -> bool:
         """Whether the caller may issue one itself now, as none is before it. It calls `yield_turn` then."""
-        with self._changed:
+        with self._lock:
             if self._issuing or self._granted or self._closed:
                 return False
             self._issuing = True
@@ -59,7 +60,7 @@ class IssueQueue:
 
     def yield_turn(self) -> None:
         """What the caller claimed to issue is issued."""
-        with self._changed:
+        with self._lock:
             self._issuing = False
             if self._granted:
                 self._call_somebody()

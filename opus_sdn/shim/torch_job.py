@@ -61,6 +61,20 @@ CAUSE_S = 15.0  # the controller looks for a dead rank for 12 s before it names 
 log = logging.getLogger(__name__)
 
 
+class _Lives:
+    """Tells a process from the one that it was forked from, without asking the system at every operation."""
+
+    process = 0
+
+    def fork(self) -> None:
+        """This is another process now."""
+        self.process += 1
+
+
+_lives = _Lives()
+os.register_at_fork(after_in_child=_lives.fork)
+
+
 @runtime_checkable
 class Abortable(Protocol):
     """A process group whose operations can be made to raise."""
@@ -102,6 +116,7 @@ class RankJob:
         self._client = client
         self._enrolment = enrolment
         self._pid = os.getpid()
+        self._process = _lives.process
         self._order = threading.Lock()  # numbering and arrival are one act: program order is stream order
         self._next: dict[Stream, int] = {}
         self._ungranted: dict[tuple[Stream, int], GatedWork] = {}
@@ -328,6 +343,8 @@ class RankJob:
 
     def begin(self, work: GatedWork) -> None:
         """Tell the witness, if there is one, before the operation is issued."""
+        if self._witness is None:
+            return
         self._tell_witness(
             lambda witness: witness.begin(
                 self._witness_id(work), self._circuits_of(work.stream.connection), self.rank
@@ -336,7 +353,8 @@ class RankJob:
 
     def end(self, work: GatedWork) -> None:
         """The operation is over: tell the witness, then the controller."""
-        self._tell_witness(lambda witness: witness.end(self._witness_id(work)))
+        if self._witness is not None:
+            self._tell_witness(lambda witness: witness.end(self._witness_id(work)))
         with self._order:
             self._live.discard(work)
             first = self._program.finished(work.stream, work.n)
@@ -390,7 +408,8 @@ class RankJob:
 
     def require_usable(self) -> None:
         """No operation in a forked child; each new one of a failed job raises the job's cause."""
-        self._session.require_own_process()
+        if _lives.process != self._process:
+            self._session.require_own_process()
         if self._failed is not None:
             raise self._failed.again()
 

@@ -6,7 +6,7 @@ the call enqueues, `wait()` makes the current stream wait, and completion is see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -108,27 +108,35 @@ def is_broken_connection(failed: BaseException) -> bool:
     return isinstance(failed, RuntimeError) and any(sign in str(failed) for sign in _BROKEN_SIGNS)
 
 
-def tensors_in(arguments: Any) -> Iterator[torch.Tensor]:
-    """All tensors of a call, however nested in lists."""
-    for item in arguments:
-        if isinstance(item, torch.Tensor):
-            yield item
-        elif isinstance(item, list | tuple):
-            yield from tensors_in(item)
+def tensors_in(arguments: Any) -> tuple[list[torch.Tensor], int]:
+    """All tensors of a call, however nested in lists, and the bytes of its larger side.
 
-
-def size_of(arguments: Any) -> int:
-    """Bytes of a call's larger side: what is gathered, or what is scattered."""
+    The larger side is what is gathered, or what is scattered. Every operation comes by here.
+    """
+    found: list[torch.Tensor] = []
     largest = 0
     for item in arguments:
         if isinstance(item, torch.Tensor):
+            found.append(item)
             size = item.nbytes
-        elif isinstance(item, list | tuple):
-            size = sum(tensor.nbytes for tensor in tensors_in(item))
+        elif isinstance(item, (list, tuple)):
+            size = _add_nested(item, found)
         else:
             continue
-        largest = max(largest, size)
-    return largest
+        if size > largest:
+            largest = size
+    return found, largest
+
+
+def _add_nested(items: Any, found: list[torch.Tensor]) -> int:
+    size = 0
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+            size += item.nbytes
+        elif isinstance(item, (list, tuple)):
+            size += _add_nested(item, found)
+    return size
 
 
 def _name(inner_options: Any, options: Any) -> None:

@@ -46,33 +46,7 @@ class Owner(Protocol):
         """Have a thread call `finish`."""
 
 
-class Latch:
-    """As `threading.Event`, at a tenth of what one of those costs to make: every operation has one."""
-
-    __slots__ = ("_key", "_lock", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._key = [None]
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def set(self) -> None:
-        """Wake whoever waits; nothing when it is set."""
-        try:
-            self._key.pop()  # one thread only gets it
-        except IndexError:
-            return
-        self.is_set = True
-        self._lock.release()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until it is set; False when it is not within the time."""
-        if not self.is_set:
-            if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
-                return False
-            self._lock.release()  # the next one's turn
-        return True
+_outcomes = threading.Lock()  # of all Works: it is held for a few instructions, and costs each Work nothing
 
 
 class OpusWork(dist.Work):
@@ -85,15 +59,15 @@ class OpusWork(dist.Work):
         self._lane = lane
         self._tensors = tensors
         self._inner: Any = None
-        self._lock = threading.Lock()
-        self._done = Latch()
+        self._is_done = False
+        self._done: threading.Event | None = None  # made when a thread has to wait for it
         self._error: BaseException | None = None
         self._base: torch.futures.Future[Any] | None = None
         self._future: torch.futures.Future[Any] | None = None
 
     def is_completed(self) -> bool:
         """Whether the operation has finished on the device, or failed."""
-        return self._done.is_set
+        return self._is_done
 
     def is_success(self) -> bool:
         """Whether it has finished without an error."""
@@ -117,33 +91,45 @@ class OpusWork(dist.Work):
 
     def wait_done(self, timeout_s: float) -> None:
         """Block until the operation has finished or failed, at most so long; raises nothing."""
-        self._done.wait(timeout_s)
+        self._wait_done(timeout_s)
+
+    def _wait_done(self, timeout_s: float | None) -> bool:
+        """Block until it is settled; False when it is not in time."""
+        with _outcomes:
+            if self._is_done:
+                return True
+            done = self._done = self._done or threading.Event()
+        return done.wait(timeout_s)
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors; callable before the operation is issued."""
         self.operation.has_future = True
-        with self._lock:
+        with _outcomes:
             if self._future is None:
                 devices = (
                     [] if self._lane.wait_blocks_host else sorted({str(t.device) for t in self._tensors})
                 )
                 self._base = torch.futures.Future(devices=list(devices))
                 self._future = self._base.then(_unwrap)
-            future, settled = self._future, self._done.is_set
-        if settled:
-            self._fill()
-        return future
+            base = None
+            if self._is_done:
+                base, self._base = self._base, None
+        self._fill(base)
+        return self._future
 
     def settle(self, error: BaseException | None) -> bool:
         """Record the outcome and wake whoever waits. False when it was settled before."""
-        with self._lock:
-            if self._done.is_set:
+        with _outcomes:
+            if self._is_done:
                 return False
             self._error = error
             self.operation.failed = error is not None
             self.operation.finished_ns = time.monotonic_ns()
-            self._done.set()
-        self._fill()
+            self._is_done = True
+            base, self._base, done = self._base, None, self._done
+        if done is not None:
+            done.set()
+        self._fill(base)
         return True
 
     def _begin_wait(self) -> None:
@@ -155,10 +141,8 @@ class OpusWork(dist.Work):
         if not self.operation.wait_end_ns:
             self.operation.wait_end_ns = time.monotonic_ns()
 
-    def _fill(self) -> None:
-        """Complete the future, if there is one, exactly once."""
-        with self._lock:
-            base, self._base = self._base, None
+    def _fill(self, base: torch.futures.Future[Any] | None) -> None:
+        """Complete the future that somebody asked for."""
         if base is not None:
             base.set_result(self._error if self._error is not None else self._tensors)
 
@@ -190,7 +174,7 @@ class GatedWork(OpusWork):
         self.stream = stream
         self.n = operation.n = n
         self._call: Call | None = lane.capture(call, tensors)
-        self._issued = self._done if lane.wait_blocks_host else Latch()
+        self._issued = None if lane.wait_blocks_host else threading.Event()
         self._finishing = threading.Lock()
         self.is_here = False
 
@@ -210,9 +194,9 @@ class GatedWork(OpusWork):
         self._begin_wait()
         if self.is_here and self.waits_here:
             self.finish()
-        elif not self._issued.is_set:
+        elif not self._has_ended_for_host:
             self._owner.block(self)
-            if not self._issued.wait(timeout.total_seconds() or None):
+            if not self._wait_for_host(timeout.total_seconds() or None):
                 raise OpusError(f"operation {self.n} of {self.stream} was not done within {timeout}")
         self._raise()
         if not self._lane.wait_blocks_host and self._inner is not None:
@@ -223,7 +207,7 @@ class GatedWork(OpusWork):
     def issue(self) -> bool:
         """Hand the operation to the inner backend; called in the order of grants. False: it has failed."""
         call, self._call = self._call, None
-        if self._done.is_set or call is None:
+        if self._is_done or call is None:
             return False  # the job failed between the grant and now
         try:
             self._owner.begin(self)
@@ -237,14 +221,14 @@ class GatedWork(OpusWork):
             else:
                 self._end(failed)
             return False
-        if not self._lane.wait_blocks_host:
+        if self._issued is not None:
             self._issued.set()
         return True
 
     def finish(self) -> None:
         """Block until the operation has finished on the device; then release it and wake whoever waits."""
         with self._finishing:
-            if self._done.is_set:
+            if self._is_done:
                 return
             try:
                 self._lane.finish(self._inner)
@@ -257,9 +241,9 @@ class GatedWork(OpusWork):
 
     def is_completed(self) -> bool:
         """Whether the operation has finished on the device, or failed."""
-        if self.is_here and not self._done.is_set and self._inner is not None and self._inner.is_completed():
+        if self.is_here and not self._is_done and self._inner is not None and self._inner.is_completed():
             self.finish()
-        return self._done.is_set
+        return self._is_done
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the tensors; callable before the operation is issued."""
@@ -272,7 +256,7 @@ class GatedWork(OpusWork):
     def _end(self, outcome: BaseException | None) -> None:
         """Give the circuits back, unless the job has failed meanwhile; then wake whoever waits."""
         try:
-            if not self._done.is_set:
+            if not self._is_done:
                 self._owner.end(self)
         except Exception as failed:  # noqa: BLE001 - it must not kill the thread that others depend on
             outcome = outcome or failed
@@ -281,8 +265,17 @@ class GatedWork(OpusWork):
     def settle(self, error: BaseException | None) -> bool:
         """Record the outcome; whoever waits for the grant has nothing more to wait for either."""
         news = super().settle(error)
-        self._issued.set()
+        if self._issued is not None:
+            self._issued.set()
         return news
+
+    @property
+    def _has_ended_for_host(self) -> bool:
+        """Done, or on CUDA issued, from when on the stream waits."""
+        return self._is_done if self._issued is None else self._issued.is_set()
+
+    def _wait_for_host(self, timeout_s: float | None) -> bool:
+        return self._wait_done(timeout_s) if self._issued is None else self._issued.wait(timeout_s)
 
 
 class DirectWork(OpusWork):
@@ -298,12 +291,12 @@ class DirectWork(OpusWork):
 
     def is_completed(self) -> bool:
         """Whether the operation has finished; gloo knows that of a message only after `wait`."""
-        return self._done.is_set or self._inner is None or bool(self._inner.is_completed())
+        return self._is_done or self._inner is None or bool(self._inner.is_completed())
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the operation is done (on CUDA: the current stream waits for it)."""
         self._begin_wait()
-        if not self._done.is_set:
+        if not self._is_done:
             self._owner.turn_to(self.operation)
         if self._inner is None:
             self.settle(None)
@@ -311,7 +304,7 @@ class DirectWork(OpusWork):
             self._inner.wait()
         else:
             with self._once:
-                if not self._done.is_set:
+                if not self._is_done:
                     self._wait_inner(timeout)
             self._raise()
         self._end_wait()
@@ -337,7 +330,7 @@ class DirectWork(OpusWork):
     def finish(self) -> None:
         """As `wait`, for the thread that completes the future: the error goes there."""
         with self._once:
-            if not self._done.is_set:
+            if not self._is_done:
                 self._wait_inner(NO_TIMEOUT)
 
     def _wait_inner(self, timeout: timedelta) -> None:

@@ -236,7 +236,9 @@ def test_a_broken_connection_is_told_from_a_wrong_call(error: Exception, broken:
 
 def test_tensors_are_found_however_nested() -> None:
     a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
-    assert list(tensors_in(([[a, b]], [c], 3, None))) == [a, b, c]
+    found, size = tensors_in(([[a, b]], [c], 3, None))
+    assert [id(one) for one in found] == [id(a), id(b), id(c)]
+    assert size == a.nbytes + b.nbytes
 
 
 # --- CUDA, by a stand-in that notes what is asked of it
