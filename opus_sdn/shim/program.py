@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from opus_sdn.intent.model import Grant, Stream
 from opus_sdn.shim.held_run import Fate, HeldRun
@@ -31,8 +30,7 @@ class Announces(Protocol):
         """How far this rank is in a run that it leaves, or that is being cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class Called(Generic[W]):
+class Called(NamedTuple, Generic[W]):
     """What becomes of a call; `run` covers it where it is issued at once, the offers go with an arrival."""
 
     fate: Fate

@@ -281,19 +281,19 @@ class RankJob:
 
         The last one has the others seen to their end, also when the program never waits for them.
         """
-        work.is_here = True
         try:
             issued = work.issue()
         finally:
             self._queue.yield_turn()
-        with self._order:
-            if issued:
-                run.here.append(work)
-            if not (run.is_complete or run.is_cut):
-                return
-            works, run.here = run.here, []
+        if issued:
+            work.is_here = True  # not before: whoever finds it waits for what was issued
+            run.here.append(work)
+        if not (run.is_complete or run.is_cut):
+            return
         if blocking and issued and work.waits_here:
             work.finish()
+        with self._order:
+            works, run.here = run.here, []
         self._see_out([work for work in works if not work.is_completed()])
 
     def _see_out(self, works: list[GatedWork]) -> None:
