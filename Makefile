@@ -95,9 +95,10 @@ lint: $(STAMP) ## format, lint, types and import rules; changes nothing
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## how long grants take, and replays
+bench: $(STAMP) ## how long grants and replays take, and what the backend costs
 	@$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.whatif
+	$(BIN)/python -m benchmarks.shim
 
 soak: $(STAMP) postgres ## seeded simulations, store histories and fail-overs at many times their usual number (SCALE=20)
 	@OPUS_TEST_SCALE=$(SCALE) $(BIN)/python -m pytest tests/intent/test_programs.py tests/intent/test_run_programs.py tests/store/test_stateful.py \
