@@ -364,6 +364,10 @@ def check_events(batch: ch.Batch) -> None:
                 expected[f"step.{change.state}"] += 1
             case ch.JobSettled():
                 expected[f"job.{change.state}"] += 1
+            case ch.DirectiveGiven(kind=ch.DirectiveKind.DRAIN):
+                expected["port.drained"] += 1
+            case ch.DirectiveWithdrawn(kind=ch.DirectiveKind.DRAIN):
+                expected["port.undrained"] += 1
             case ch.EventAppended():
                 # A grant that a power cut has taken is recorded anew under a name of its own.
                 seen["intent.granted" if change.kind == "intent.proven" else change.kind] += 1

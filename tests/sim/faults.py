@@ -28,8 +28,10 @@ class Kind(StrEnum):
     FOREIGN = "foreign writer"
     DEATH = "rank death"
     CUT_OFF = "rank cut off"
+    DRAIN = "port drained for a while"
 
 
+BY_OPERATORS = frozenset({Kind.DRAIN})
 # What may come together with anything else costs time only; the others may end a job, rightly.
 HARMLESS = frozenset(
     {
@@ -41,6 +43,7 @@ HARMLESS = frozenset(
         Kind.CLOCK_JUMP,
         Kind.WAKE_UP_DROPPED,
         Kind.AWAY,
+        Kind.DRAIN,
     }
 )
 
@@ -67,9 +70,12 @@ class Faults:
             some = rng.sample(list(FaultKind), rng.randint(1, 3))
             device = [(kind, rng.choice((0.05, 0.2, 0.5))) for kind in some]
         # A set's order is another one in every process.
-        chosen = [kind for kind in Kind if kind in kinds and rng.random() < 0.25]
+        chosen = [kind for kind in Kind if kind in kinds - BY_OPERATORS and rng.random() < 0.25]
         times = [kind for kind in chosen for _ in range(rng.choice((1, 1, 2, 3)))]
         moments = [(rng.randrange(5, steps), kind) for kind in times]
+        told = random.Random(f"operators {seed}")  # apart, so that a seed's faults stay what they were
+        chosen = [kind for kind in Kind if kind in kinds & BY_OPERATORS and told.random() < 0.25]
+        moments += [(told.randrange(5, steps), kind) for kind in chosen for _ in range(told.randint(1, 4))]
         return cls(
             steps,
             lost=rng.choice((0.0, 0.0, 0.02, 0.15)),

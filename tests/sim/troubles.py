@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from opus_sdn.intent.fabric import CrossConnect
 from tests.sim.faults import Kind
+from tests.sim.fleet import Question
 
 if TYPE_CHECKING:
     from tests.sim.device import SimDevice
     from tests.sim.world import World
 
 HARMLESS_S = 4.0  # a silence that no fence minds
+DRAINED_S_MAX = 5.0
 
 
 def strike(world: World, kind: Kind) -> None:
@@ -139,6 +142,24 @@ def cut_off(world: World) -> None:
         world.after(pause_s, lambda: fleet.unheard.discard(rank))
 
 
+def drain(world: World) -> None:
+    """An operator drains a port, and opens it again after a while; refused while somebody holds it."""
+    ports = sorted(str(at.port) for at in world.scenario.fabric.attachments)
+    path = f"/api/v1/ports/{world.rng.choice(ports)}"
+    pause_s = world.rng.uniform(0.1, DRAINED_S_MAX)
+
+    def opened(_: object) -> None:
+        world.log("undrained", path)
+
+    def drained(_: object) -> None:
+        world.after(pause_s, lambda: ask("undrain", opened))
+
+    def ask(what: str, done: Callable[[object], None]) -> None:
+        Question(world, "POST", f"{path}/{what}", {"by": "ann"}, done, done, sure=True)
+
+    ask("drain", drained)
+
+
 def _some_device(world: World) -> SimDevice:
     return world.devices[world.rng.choice(sorted(world.devices))]
 
@@ -162,4 +183,5 @@ _DEEDS = {
     Kind.FOREIGN: meddle,
     Kind.DEATH: kill_rank,
     Kind.CUT_OFF: cut_off,
+    Kind.DRAIN: drain,
 }

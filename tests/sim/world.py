@@ -313,14 +313,18 @@ class World:
         body: bytes,
         reply: Callable[[int, bytes], None],
         broken: Callable[[], None],
+        *,
+        sure: bool = False,
     ) -> Request:
-        """Send one request; it is answered, breaks, or nothing is ever heard of it."""
+        """Send one request; it is answered, breaks, or nothing is ever heard of it. A `sure` one is not lost
+        or copied on the way.
+        """
         request = Request(method, path, body, lambda s, b: self._answer(path, s, b, reply), broken)
-        if self._meets(self.faults.lost):
+        if not sure and self._meets(self.faults.lost):
             self.log("request lost", path)
             return request
         self.after(self.hop_s(), lambda: self._deliver(request))
-        if self._meets(self.faults.copied):
+        if not sure and self._meets(self.faults.copied):
             copy = Request(method, path, body, lambda s, b: None, lambda: None)
             self.after(self.hop_s() * self.rng.choice((1, 3, 300)), lambda: self._deliver(copy, "copy"))
         return request
