@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from opus_sdn.demo.world import world
 from opus_sdn.shim.torch_backend import end_step, statistics
@@ -160,3 +161,21 @@ def evaluates(backend: str, steps: int, every: int, first: int) -> dict[str, Any
             optimizer.step()
             optimizer.zero_grad()
         return {"losses": found, "said": statistics()}
+
+
+def distributed_data_parallel(backend: str, steps: int) -> dict[str, Any]:
+    """DDP over the whole world, with buffers and small buckets: futures, from C++, all on one ring."""
+    with world(backend, TIMEOUT_S) as rank:
+        torch.manual_seed(1)
+        layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+        model = DistributedDataParallel(layers, bucket_cap_mb=0.0001)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        generator = torch.Generator().manual_seed(rank)
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4, generator=generator)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(repr(loss.item()))
+        return {"losses": losses, "said": statistics()}

@@ -188,6 +188,25 @@ def test_an_evaluation_every_third_step_drops_the_table_and_changes_no_loss(
     assert controller.witness()["violations"] == []
 
 
+def test_data_parallel_steps_become_one_run_each_and_change_no_loss(
+    ranks: Zygote, start: StartController
+) -> None:
+    """C++ takes a future of every operation of a run; nobody waits for them in Python."""
+    controller = start(hosts=3, gpus_per_host=1, delay_ms=2)
+    found = run(ranks, controller, "distributed_data_parallel", 3, 12, OPUS_DIMENSIONS="dp=3")
+    plain = ranks.run(
+        "tests.shim.run_programs:distributed_data_parallel", 3, args=("gloo", 12), deadline_s=DEADLINE_S
+    )
+    assert [one["losses"] for one in found] == [one["losses"] for one in plain]
+    for one in found:
+        assert one["said"]["follows_a_table"]
+        assert one["said"]["longer_runs"] == 12 - 6, (
+            "the second step rebuilds the buckets; four more are learned"
+        )
+    assert controller.get("/jobs/job")["device_steps"] == 1
+    assert controller.witness()["violations"] == []
+
+
 def test_a_table_that_was_saved_is_followed_from_the_second_step_of_the_next_run_on(
     ranks: Zygote, start: StartController, tmp_path: Path
 ) -> None:
