@@ -354,3 +354,34 @@ def test_after_the_store_is_lost_nobody_is_granted_anything(tmp_path: Path) -> N
         assert ready.status_code == 503
         assert {check["name"] for check in ready.json()["checks"]} == {"store"}
         assert opus.get("/rails")["rails"], "what is known can still be read"
+
+
+def test_a_run_is_cut_through_the_open_polls_of_its_members(opus: Controller) -> None:
+    for rank in (0, 1):
+        opus.say(rank, arrivals=[{"connection": "dp", "n": 0, "closed": 4}])
+    wait_until(lambda: opus.say(0)["grants"], "the circuit is up")
+    assert [grant["length"] for grant in opus.say(0)["grants"]] == [4]
+    asked = opus.later(opus.say, 1, wait_s=60, last_grant=1)
+    opus.say(0, last_grant=1, cut=[{"connection": "dp", "n": 0, "issued": 1}])
+    question = {"connection": "dp", "source": None, "destination": None, "n": 0, "length": None}
+    assert asked.result()["cut_requests"] == [question]
+    (cut,) = opus.get("/jobs/j")["cuts"]
+    assert cut == {
+        "connection": "dp",
+        "n": 0,
+        "length": 4,
+        "decided": False,
+        "issued": {"0": 1},
+        "holders": [0, 1],
+    }
+    told = opus.later(opus.say, 0, wait_s=60, last_grant=1)
+    opus.say(1, last_grant=1, cut=[{"connection": "dp", "n": 0, "issued": 3}])
+    assert told.result()["cut_requests"] == [{**question, "length": 3}]
+    for rank, issued in ((0, 1), (1, 3)):
+        ack = {"connection": "dp", "n": 0, "issued": issued, "length": 3}
+        assert opus.say(rank, last_grant=1, cut=[ack])["cut_requests"] == []
+        opus.say(rank, last_grant=1, releases=[{"connection": "dp", "n": 0, "length": 3}])
+    seen = opus.get("/jobs/j")
+    assert (seen["cuts"], seen["runs_cut"], seen["grants"], seen["operations"]) == ([], 1, 1, 3)
+    assert [(t["before"], t["after"], t["changes"]) for t in seen["transitions"]] == [("-", "dp", 1)]
+    assert opus.get("/locks")["locks"] == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opus_sdn.intent.model import Grant, Stream
+from opus_sdn.intent.model import CutRequest, Grant, Stream
 from opus_sdn.shim.conversation import (
     ALARMS_MAX,
     NEWS_PER_REQUEST_MAX,
@@ -325,3 +325,109 @@ def test_a_farewell_is_said_with_the_last_news_and_not_before() -> None:
     talk.answered(first, Answer(1))
     last = talk.compose(leave=True)
     assert (last.is_farewell, last.says["leave"], len(said(last))) == (True, True, 5)
+
+
+# --- runs of several operations
+
+
+def holding(length: int = 4) -> Conversation:
+    """A rank that holds a run from operation 0 of the ring, of which it has arrived at the first two."""
+    talk = Conversation(rank=0, start=1)
+    talk.arrive(RING, 0, closed=length, quiet=2)
+    talk.arrive(RING, 1)
+    assert talk.compose().says["arrivals"][0] == {"connection": "ring", "n": 0, "closed": length, "quiet": 2}
+    talk.answered(talk.compose(), Answer(1, (Grant(1, RING, 0, length),)))
+    return talk
+
+
+def told(length: int | None, start: int = 1) -> Answer:
+    return Answer(start, cuts=(CutRequest(RING, 0, length),))
+
+
+def test_a_grant_takes_the_arrivals_that_it_covers_and_the_next_one_follows_on_it() -> None:
+    talk = holding()
+    assert (talk.waiting, talk.holding, talk.listens) == (0, 1, True)
+    assert talk.compose().says.get("arrivals") is None
+    with pytest.raises(ValueError, match="the next operation of this stream is 4"):
+        talk.arrive(RING, 2)
+    talk.arrive(RING, 4)
+    talk.release(RING, 0)
+    assert talk.compose().says["releases"] == [{"connection": "ring", "n": 0, "length": 4}]
+
+
+def test_an_offer_is_only_ever_made_smaller_and_only_while_it_is_open() -> None:
+    talk = Conversation(rank=0, start=1)
+    talk.arrive(RING, 0, closed=4, quiet=3, tag=7)
+    talk.answered(talk.compose(), Answer(1))
+    talk.offer(RING, 0, 9, 9)
+    assert not talk.has_news
+    talk.offer(RING, 0, 9, 1)
+    assert talk.has_news
+    assert talk.compose().says["arrivals"] == [{"connection": "ring", "n": 0, "tag": 7, "closed": 4}]
+    talk.answered(talk.compose(), granted(1))
+    talk.offer(RING, 0, 1, 1)
+    assert not talk.has_news
+
+
+def test_a_host_that_blocks_is_news_while_a_run_is_held() -> None:
+    for length, urgent in ((1, False), (4, True)):
+        talk = Conversation(rank=0, start=1)
+        talk.arrive(RING, 0, quiet=length)
+        talk.answered(talk.compose(), Answer(1, (Grant(1, RING, 0, length),)))
+        talk.arrive(MESSAGES, 0)
+        talk.answered(talk.compose(), Answer(1))
+        talk.block(MESSAGES, 0)
+        assert talk.has_news is urgent
+
+
+def test_a_cut_is_said_until_it_is_answered_and_its_end_is_handed_on_once() -> None:
+    talk = holding()
+    talk.cut(RING, 0, 2)
+    letter = talk.compose()
+    assert letter.says["cut"] == [{"connection": "ring", "n": 0, "issued": 2}]
+    talk.lost(letter)
+    assert talk.has_news
+    letter = talk.compose()
+    assert talk.answered(letter, told(None)).cuts == (), "it has said so"
+    assert talk.answered(talk.compose(), told(3)).cuts == (CutRequest(RING, 0, 3),)
+    assert talk.compose().says["cut"] == [{"connection": "ring", "n": 0, "issued": 2, "length": 3}]
+    assert talk.answered(talk.compose(), told(3)).cuts == ()
+    talk.cut(RING, 0, 3)
+    assert talk.compose().says["cut"] == [{"connection": "ring", "n": 0, "issued": 3, "length": 3}]
+    talk.cut(RING, 0, 3)
+    talk.arrive(RING, 3)
+    talk.release(RING, 0)
+    says = talk.compose().says
+    assert says["releases"] == [{"connection": "ring", "n": 0, "length": 3}]
+    assert "cut" not in says, "nobody needs to know any more"
+
+
+def test_a_question_is_handed_on_until_it_is_answered() -> None:
+    talk = holding()
+    for _ in range(2):
+        assert talk.answered(talk.compose(), told(None)).cuts == (CutRequest(RING, 0, None),)
+        assert talk.asked
+    talk.cut(RING, 0, 4)
+    assert not talk.asked
+    talk.release(RING, 0)
+    assert talk.answered(talk.compose(), told(None)).cuts == (), "the run is over for this rank"
+    talk.cut(RING, 0, 4)
+    assert "cut" not in talk.compose().says
+
+
+def test_a_new_start_hears_with_the_session_how_far_this_rank_is_in_runs_that_are_cut() -> None:
+    talk = holding()
+    talk.answered(talk.compose(), told(None))
+    talk.cut(RING, 0, 2)
+    talk.answered(talk.compose(), Answer(1))
+    assert talk.restarted(2)
+    assert not talk.asked
+    says = talk.compose().says
+    assert says["cut"] == [{"connection": "ring", "n": 0, "issued": 2}]
+    assert says["session"]["held"] == [{"no": 1, "connection": "ring", "n": 0, "length": 4}]
+    talk.answered(talk.compose(), told(2, start=2))
+    talk.restarted(3)
+    says = talk.compose().says
+    assert says["cut"] == [{"connection": "ring", "n": 0, "issued": 2, "length": 2}]
+    assert says["session"]["held"] == [{"no": 1, "connection": "ring", "n": 0, "length": 2}]
+    assert says["session"]["marks"] == [{"connection": "ring", "granted": 2, "released": 0}]

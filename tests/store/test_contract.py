@@ -18,6 +18,7 @@ from opus_sdn.intent.changes import (
     JobLetGo,
     JobState,
     RankLeft,
+    RunCut,
     StepMoved,
     StepState,
 )
@@ -145,6 +146,26 @@ def test_marks_never_go_down(store: Store) -> None:
     write(store, started(), granted(n=9), released((0, 1), n=9))
     write(store, granted(n=2), released((0, 1), n=2))
     assert store.snapshot().marks == (MarkRecord("llama", 1, RING, 10, ((0, 10), (1, 10))),)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one batch", "apart"])
+def test_a_run_that_is_cut_has_shorter_locks_and_is_the_only_thing_that_takes_a_mark_back(
+    store: Store, together: bool
+) -> None:
+    told = (started(), granted(n=4, length=3), RunCut("llama", 1, RING, 4, 2))
+    if together:
+        write(store, *told)
+    else:
+        for change in told:
+            write(store, change)
+    seen = store.snapshot()
+    assert {(lock.rank, lock.n, lock.length) for lock in seen.locks} == {(0, 4, 2), (1, 4, 2)}
+    assert [(intent.n, intent.length) for intent in seen.intents] == [(4, 2)]
+    assert seen.marks == (MarkRecord("llama", 1, RING, granted=6, released=()),)
+    write(store, released((0, 1), n=4, length=2), granted(n=6, locks=((0, 2), (1, 2))))
+    seen = store.snapshot()
+    assert [(lock.rank, lock.n, lock.length) for lock in seen.locks] == [(0, 6, 1), (1, 6, 1)]
+    assert seen.marks == (MarkRecord("llama", 1, RING, 7, ((0, 6), (1, 6))),)
 
 
 def test_the_directions_of_a_pair_are_apart(store: Store) -> None:

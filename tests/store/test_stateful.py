@@ -36,6 +36,7 @@ from opus_sdn.intent.changes import (
     IntentState,
     JobState,
     RankLeft,
+    RunCut,
     StepMoved,
     StepState,
 )
@@ -111,6 +112,19 @@ class Stores(RuleBasedStateMachine):
         self.held[job, stream, n] = length
         run = granted(stream, n, length, ((0, n + 1), (1, n + 1)), job, self.jobs[job])
         self._all(run, EventAppended("intent.granted", job, self.jobs[job], data={"n": n}))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), stale=st.booleans())
+    def cut(self, data: st.DataObject, stale: bool) -> None:
+        job, stream, n = data.draw(st.sampled_from(sorted(self.held, key=str)))
+        length = data.draw(st.integers(1, self.held[job, stream, n]))
+        incarnation = self.jobs[job] - int(stale and self.jobs[job] > 1)
+        newest = n + self.held[job, stream, n] == self.next_n[job, stream]
+        if newest and incarnation == self.jobs[job]:
+            self.held[job, stream, n] = length
+            self.next_n[job, stream] = n + length
+        if newest or incarnation != self.jobs[job]:
+            self._all(RunCut(job, incarnation, stream, n, length))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), ranks=st.sampled_from([(0,), (1,), (0, 1)]), stale=st.booleans())

@@ -23,6 +23,7 @@ from opus_sdn.intent.changes import (
     JobState,
     LocksReleased,
     RankLeft,
+    RunCut,
     RunGranted,
     StepMoved,
     StepPlanned,
@@ -181,6 +182,8 @@ class World:
         job = self._random.choice(running)
         if job.held and self._random.random() < 0.6:
             return self._release(job)
+        if job.held and self._random.random() < 0.2:
+            return self._cut(job)
         stream = self._random.choice(self.STREAMS)
         n, length = job.next_n.get(stream, 0), self._random.choice([1, 1, 3])
         job.next_n[stream] = n + length
@@ -191,6 +194,16 @@ class World:
         locks = tuple((rank, job.numbers[rank]) for rank in ranks)
         run = granted(stream, n, length, locks, job.name, job.incarnation)
         return [run, self._event("intent.granted", job)]
+
+    def _cut(self, job: _Job) -> list[Change]:
+        at = self._random.randrange(len(job.held))
+        stream, n, length, ranks = job.held[at]
+        if n + length != job.next_n[stream]:
+            return []
+        shorter = self._random.randint(1, length)
+        job.held[at] = (stream, n, shorter, ranks)
+        job.next_n[stream] = n + shorter
+        return [RunCut(job.name, job.incarnation, stream, n, shorter), self._event("run.cut", job)]
 
     def _release(self, job: _Job) -> list[Change]:
         stream, n, length, ranks = self._random.choice(job.held)
