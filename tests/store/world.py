@@ -120,6 +120,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self._cuts = random.Random(f"cuts {seed}")
         self._jobs = [_Job("llama"), _Job("gpt"), _Job("mo\u00eb")]
         self._steps: dict[int, tuple[str, StepState]] = {}
         self._step = 0
@@ -182,8 +183,7 @@ class World:
         job = self._random.choice(running)
         if job.held and self._random.random() < 0.6:
             return self._release(job)
-        if job.held and self._random.random() < 0.2:
-            return self._cut(job)
+        cut = self._cut(job)
         stream = self._random.choice(self.STREAMS)
         n, length = job.next_n.get(stream, 0), self._random.choice([1, 1, 3])
         job.next_n[stream] = n + length
@@ -193,14 +193,17 @@ class World:
         job.held.append((stream, n, length, set(ranks)))
         locks = tuple((rank, job.numbers[rank]) for rank in ranks)
         run = granted(stream, n, length, locks, job.name, job.incarnation)
-        return [run, self._event("intent.granted", job)]
+        return [*cut, run, self._event("intent.granted", job)]
 
     def _cut(self, job: _Job) -> list[Change]:
-        at = self._random.randrange(len(job.held))
+        """Now and then the run that was granted last ends earlier."""
+        if not job.held or self._cuts.random() > 0.2:
+            return []
+        at = len(job.held) - 1
         stream, n, length, ranks = job.held[at]
         if n + length != job.next_n[stream]:
             return []
-        shorter = self._random.randint(1, length)
+        shorter = self._cuts.randint(1, length)
         job.held[at] = (stream, n, shorter, ranks)
         job.next_n[stream] = n + shorter
         return [RunCut(job.name, job.incarnation, stream, n, shorter), self._event("run.cut", job)]
