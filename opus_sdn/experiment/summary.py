@@ -28,6 +28,7 @@ TABLE = (
     "changes a step",
     "grants a step",
     "exposed ms a step",
+    "changes on hints",
 )
 ABSENT = "-"
 
@@ -80,6 +81,7 @@ def table_lines(runs: Sequence[RunResult]) -> Iterator[str]:
                     _per_step(members, [run.topology_changes for run in members]),
                     _per_step(members, [run.grants for run in members]),
                     _exposed(members),
+                    _on_hints(members),
                 )
             )
             + " |"
@@ -100,3 +102,10 @@ def _per_step(runs: Sequence[RunResult], counts: Sequence[int]) -> str:
 def _exposed(runs: Sequence[RunResult]) -> str:
     waits = [wait for run in runs for wait in run.exposed_ms[1:]]
     return f"{spread(waits)[0]:.0f}" if waits else ABSENT
+
+
+def _on_hints(runs: Sequence[RunResult]) -> str:
+    """Of the grants that needed a change, the share whose change had begun or ended when all had arrived."""
+    transitions = [each for run in runs for each in run.status.get("transitions", ())]
+    changes = sum(each["changes"] for each in transitions)
+    return f"{sum(each['hits'] for each in transitions) / changes:.0%}" if changes else ABSENT

@@ -99,11 +99,13 @@ def test_a_summary_averages_the_last_steps_and_is_tab_separated() -> None:
 
 
 def test_the_table_gives_the_median_of_runs_and_their_range_beside_native() -> None:
-    runs = [result("native", step_s=1.0), *(result(step_s=step) for step in (1.5, 1.25, 2.0))]
+    half = {"transitions": [{"changes": 6, "hits": 4}, {"changes": 2, "hits": 0}]}
+    opus_runs = (result(step_s=step, status=half) for step in (1.5, 1.25, 2.0))
+    runs = [result("native", step_s=1.0), *opus_runs]
     lines = list(table_lines(runs))
-    assert lines[2] == "| prototype8 | native | - | 1 | 1.000 (1.000 to 1.000) | - | - | - | - |"
+    assert lines[2] == "| prototype8 | native | - | 1 | 1.000 (1.000 to 1.000) | - | - | - | - | - |"
     assert lines[3] == (
-        "| prototype8 | on-demand | 50 | 3 | 1.500 (1.250 to 2.000) | +0.500 s | 1.0 | 2.0 | 50 |"
+        "| prototype8 | on-demand | 50 | 3 | 1.500 (1.250 to 2.000) | +0.500 s | 1.0 | 2.0 | 50 | 50% |"
     )
 
 

@@ -71,6 +71,7 @@ def test_runs_of_all_modes_have_the_losses_of_plain_gloo_and_pass_the_check(made
     native, eps, slow = (load(made, run) for run in runs)
     assert native["losses"] == eps["losses"] == slow["losses"]
     assert (native["jobs"], native["grants"]) == (0, 0)
+    assert sum(each["changes"] for each in slow["status"]["transitions"]) > 0
     assert min(eps["grants"], slow["grants"], eps["topology_changes"], slow["topology_changes"]) > 0
 
 
