@@ -285,6 +285,8 @@ ODD = [
     ),
     ({"virtual_stages": 2}, {}, "parallelism.virtual_stages", "only the interleaved"),
     ({"dp": 65_537}, {"size": 65_537}, "parallelism", "at most 65536 ranks"),
+    ({}, {"size": 4096, "microbatches": 4096}, "batch.microbatches", "at most 1024 are simulated"),
+    ({}, {"size": 1 << 40}, "batch.size", "at most 1048576 such sequences"),
 ]
 
 
@@ -349,6 +351,18 @@ def test_every_plan_ends_on_our_own_controller(plan: Parallelism, batch: Batch, 
     computing = max(workload.compute_ns(H200))
     assert found.finish_ns > computing
     assert prod((plan.dp, plan.pp, plan.tp, plan.cp)) == len(found.finish_ns_per_rank)
+
+
+def test_sixteen_stages_are_replayed_on_one_rail_and_refused_where_combinations_would_be_written() -> None:
+    plan = Parallelism(dp=2, pp=16, tp=8)
+    model = replace(model_card("llama3-405b"), layers=16)
+    workload = generate(model, plan, Batch(32, 4096, 16))
+    schedules = workload.rail_schedules(H200.scale_out_gbps, H200.scale_up_gbps)
+    assert len(schedules.topologies) == 2
+    scenario = make_scenario(workload.rail_step(H200), schedules, mode=Mode.PROVISION, delay_ns=1e6)
+    assert replay(scenario, semantics="opus").finish_ns > max(workload.compute_ns(H200))
+    with pytest.raises(InputError, match="at most 12 stages"):
+        workload.schedules(H200.scale_out_gbps, H200.scale_up_gbps)
 
 
 def test_a_step_with_experts_is_written_and_read_back(tmp_path: Path) -> None:

@@ -10,20 +10,27 @@ from collections.abc import Mapping
 from math import sqrt
 
 from opus_sdn.whatif.errors import InputError
-from opus_sdn.whatif.inputs.schedules import MAX_CELLS, Row, Schedules
+from opus_sdn.whatif.inputs.schedules import MAX_CELLS, MAX_TOPOLOGIES, Row, Schedules
 from opus_sdn.whatif.workload.layout import TENSOR, Layout
 from opus_sdn.whatif.workload.models import STUDY
 
 PIPELINE = "pp"
+MAX_STAGES = MAX_TOPOLOGIES.bit_length() - 1
 
 
-def schedules_of(layout: Layout, scale_out_gbps: float, scale_up_gbps: float) -> Schedules:
+def schedules_of(
+    layout: Layout, scale_out_gbps: float, scale_up_gbps: float, *, extremes: bool = False
+) -> Schedules:
     """A topology for every combination of stages, each with its rings (0) or its pipeline links (1).
 
     Pipeline links between two neighbour stages are there where both have chosen them; a stage has rings
-    unless that gives it such a link. GB/s of 2^30 bytes. Raises InputError beyond a few thousand ranks.
+    unless that gives it such a link. With `extremes` only the two in which all stages choose alike, which is
+    enough where only the union counts. GB/s of 2^30 bytes. Raises InputError beyond a few thousand ranks.
     """
     plan = layout.plan
+    if plan.pp > MAX_STAGES and not extremes:
+        why = f"topologies of all combinations are written out for at most {MAX_STAGES} stages"
+        raise InputError(why, file=STUDY, field="parallelism.pp", value=plan.pp)
     _refuse_large(plan.ranks, 4 * plan.ranks)
     stages, width = plan.pp, plan.tp * plan.line
     rings = _rings(layout)
@@ -45,7 +52,8 @@ def schedules_of(layout: Layout, scale_out_gbps: float, scale_up_gbps: float) ->
         return rows[key]
 
     topologies = []
-    for number in range(1 << stages):
+    last = (1 << stages) - 1
+    for number in (0, last) if extremes else range(last + 1):
         bits = [bool(number >> (stages - 1 - stage) & 1) for stage in range(stages)]
         found: list[Row] = []
         for rank in range(plan.ranks):

@@ -72,8 +72,8 @@ class Workload:
         return Step(self.rail_trace, accelerator.system(self.efficiency))
 
     def rail_schedules(self, scale_out_gbps: float, scale_up_gbps: float) -> Schedules:
-        """The topologies of one rail, in GB/s of 2^30 bytes. Raises InputError."""
-        return schedules_of(self.rail_layout, scale_out_gbps, scale_up_gbps)
+        """The two extreme topologies of one rail, in GB/s of 2^30 bytes. Raises InputError."""
+        return schedules_of(self.rail_layout, scale_out_gbps, scale_up_gbps, extremes=True)
 
     def step(self, accelerator: Accelerator) -> Step:
         """The step on this GPU."""

@@ -30,7 +30,10 @@ STG: Final = "stg"
 PHYSICAL: Final = "physical"
 PRESETS: Final = (STG, PHYSICAL)
 
+MAX_STAGES: Final = 64
 MAX_MICROBATCHES: Final = 4096
+MAX_PASSES: Final = 1 << 15  # of layers by microbatches on a rank: a million operations and more
+MAX_TOKENS: Final = 1 << 32
 _STG_SUPPORTS: Final = "the published generator's accounting knows dp, pp and tp only; use preset physical"
 
 
@@ -102,7 +105,7 @@ def check_plan(model: Model, plan: Parallelism, batch: Batch, preset: str) -> No
     _check_choices(plan)
     _check_sizes(model, plan)
     _check_experts(model, plan)
-    _check_batch(plan, batch)
+    _check_batch(model, plan, batch)
     if preset == STG:
         _check_stg(model, plan)
     else:
@@ -135,10 +138,8 @@ def _check_sizes(model: Model, plan: Parallelism) -> None:
     if pieces > model.layers:
         why = f"the model has {model.layers} layers, and each of pp x virtual_stages pieces needs one"
         raise refused("parallelism.pp", plan.pp, why)
-    if plan.pp > 16:
-        raise refused(
-            "parallelism.pp", plan.pp, "at most 16 stages: topologies are kept for each combination"
-        )
+    if plan.pp > MAX_STAGES:
+        raise refused("parallelism.pp", plan.pp, f"at most {MAX_STAGES} stages")
 
 
 def _check_experts(model: Model, plan: Parallelism) -> None:
@@ -165,12 +166,19 @@ def _check_experts(model: Model, plan: Parallelism) -> None:
         raise refused("parallelism.ep", plan.ep, why)
 
 
-def _check_batch(plan: Parallelism, batch: Batch) -> None:
+def _check_batch(model: Model, plan: Parallelism, batch: Batch) -> None:
     if batch.sequence < 1 or batch.sequence % (plan.cp * plan.tp):
         why = f"a multiple of cp x tp, {plan.cp * plan.tp}"
         raise refused("batch.sequence", batch.sequence, why)
     if not 1 <= batch.microbatches <= MAX_MICROBATCHES:
         raise refused("batch.microbatches", batch.microbatches, f"from 1 to {MAX_MICROBATCHES}")
+    layers = -(-model.layers // plan.pp)
+    if layers * batch.microbatches > MAX_PASSES:
+        most = MAX_PASSES // layers
+        why = f"with {layers} layers to a stage, at most {most} are simulated"
+        raise refused("batch.microbatches", batch.microbatches, why)
+    if batch.size * batch.sequence > MAX_TOKENS:
+        raise refused("batch.size", batch.size, f"at most {MAX_TOKENS // batch.sequence} such sequences")
     parts = plan.dp * batch.microbatches
     if batch.size < 1 or batch.size % parts:
         below = batch.size // parts * parts
