@@ -21,7 +21,7 @@ from opus_sdn.api.app import create_app, use_term
 from opus_sdn.api.fabric_keeper import Drivers
 from opus_sdn.api.replica import Replica, open_database
 from opus_sdn.api.simulations.keeper import Simulations
-from opus_sdn.api.term import StartError, Term, open_term
+from opus_sdn.api.term import StartError, Term, open_term, require_fabric
 from opus_sdn.api.witness import Witness
 from opus_sdn.fabric_file import FabricFileError
 from opus_sdn.intent.errors import CoreError
@@ -101,6 +101,11 @@ class Controller:
         """
         clock = clock or steady_clock()
         replica = None
+        if open_store is None and store is None:
+            try:
+                await asyncio.to_thread(require_fabric, settings)
+            except FabricFileError as error:
+                raise StartError(str(error)) from None
         if open_store is None and store is not None:
             given = store
             open_store = lambda: given  # noqa: E731

@@ -27,7 +27,8 @@ from opus_sdn.reconciler.clock import Clock
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.reconciler.worker import always
 from opus_sdn.settings import Settings
-from opus_sdn.store.base import JobRecord, Snapshot, Store
+from opus_sdn.store.base import JobRecord, Snapshot, Store, StoreError
+from opus_sdn.store.database import database_of
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +167,21 @@ def _end_misfit(job: KnownJob) -> list[Change]:
 def _as_misfit(job: JobRecord) -> JobRecord:
     cause = Problem.CONTROLLER_RESTARTED.value
     return replace(job, state=JobState.FAILED, cause=cause, detail=_misfit(job.job), rank=None, data={})
+
+
+def require_fabric(settings: Settings) -> None:
+    """Raise StartError or FabricFileError when a database that is new would be made for no fabric.
+
+    A wrong name of the file is found before a database is; one that has a fabric goes on without the file.
+    """
+    if settings.fabric_file is None:
+        return
+    try:
+        is_new = not database_of(settings.database).tables()
+    except StoreError:
+        return  # whoever opens it says what is wrong with it
+    if is_new:
+        _fabric_in_file(settings.fabric_file)
 
 
 def _fabric_in_force(before: Snapshot, file: Path | None) -> FabricSpec | None:

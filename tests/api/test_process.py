@@ -338,6 +338,7 @@ def test_a_fault_of_the_fabric_file_is_named_with_its_place(tmp_path: Path, name
         running(settings(tmp_path, fabric_file=tmp_path / name)),
     ):
         pytest.fail("it started")
+    assert not (tmp_path / "opus.db").exists(), "no database is made for it"
 
 
 def test_the_fabric_file_counts_only_until_a_fabric_is_stored(tmp_path: Path) -> None:

@@ -319,19 +319,20 @@ def _wait_for_some(rng: random.Random, program: list[Op], later: list[str]) -> N
             program.append(Wait(handle))
 
 
-def side_by_side(seed: int) -> Scenario:
-    """Two training jobs on disjoint hosts of one fabric, whose rails they share."""
+def side_by_side(seed: int, count: int = 2) -> Scenario:
+    """Training jobs on disjoint hosts of one fabric, whose rails, and so switches, they share."""
     rng = random.Random(f"two jobs {seed}")
     shapes = [
         replace(schedules.drawn(rng.randrange(10**6)), pp=2, dp=2, tp=1, ports=2, batches=2, steps=1)
-        for _ in range(2)
+        for _ in range(count)
     ]
     jobs = []
     for number, shape in enumerate(shapes):
         placement = places(4, first_host=4 * number)
         spec = make_spec(placement, {"pp": 2, "dp": 2}, f"job{number}", port_choice=shape.port_choice)
         jobs.append(VirtualJob(spec, schedules.groups_of(shape), schedules.lower(shape)))
-    return Scenario(f"two jobs {seed}", make_fabric(8, 1, 2), tuple(jobs))
+    name = "two jobs" if count == 2 else f"{count} jobs"
+    return Scenario(f"{name} {seed}", make_fabric(4 * count, 1, 2), tuple(jobs))
 
 
 def lit_by(fabric: Fabric, *ends: tuple[Port, Port]) -> dict[str, frozenset[CrossConnect]]:

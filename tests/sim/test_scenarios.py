@@ -30,6 +30,20 @@ def test_c18_with_one_rail_slow_away_or_restarted_both_rings_are_served_all_the_
     assert all(run.well for run in world.fleet.runs)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_three_jobs_on_one_switch_keep_to_their_own_ports_and_none_waits_for_long(seed: int) -> None:
+    """Ports by the witness and the books (I8), overtaking by count, at every step of every order."""
+    Simulation(programs.side_by_side(seed, 3), seed, Mode.drawn(seed)).run()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_three_jobs_on_one_switch_do_all_their_work_whatever_is_drained_or_killed(seed: int) -> None:
+    moments = ((40, Kind.DRAIN), (60, Kind.KILL), (90, Kind.DRAIN), (130, Kind.DRAIN), (170, Kind.STOP))
+    world = World(programs.side_by_side(seed, 3), seed, Faults(300, moments=moments)).run()
+    assert len(world.fleet.runs) == 3
+    assert all(run.well for run in world.fleet.runs)
+
+
 def test_a_controller_that_stood_still_for_longer_than_a_lease_ends_no_job_that_has_only_waited() -> None:
     def course(world: World) -> None:
         world.begin()
