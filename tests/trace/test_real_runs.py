@@ -16,6 +16,7 @@ from opus_sdn.demo.launcher import Zygote
 from opus_sdn.demo.shapes import PROTOTYPE8, TrainConfig
 from opus_sdn.experiment.cases import CASES, Mode, RunSpec
 from opus_sdn.experiment.runs import run_experiment
+from opus_sdn.shim.phase_file import load_published
 from opus_sdn.trace.chrome import chrome_files, read_chrome
 from opus_sdn.trace.model import MESSAGES, Recording
 from opus_sdn.trace.recorded import read_recorded
@@ -160,3 +161,5 @@ def test_a_recorded_run_is_compiled_for_every_rank(recorded: Path, tmp_path: Pat
         kinds = [line.split()[0] for line in lines]
         assert set(kinds) == {"PP", "DP"}
         assert all(before != after for before, after in pairwise(kinds))
+        table = load_published(str(tmp_path / "comm_pattern"), rank)  # as a rank does at its start
+        assert len(table.positions) >= len(lines)
