@@ -12,7 +12,7 @@ from opus_sdn.intent.changes import StepState
 from opus_sdn.intent.fabric import CrossConnect, DriftPolicy
 from opus_sdn.intent.reasons import Because, Reason
 from opus_sdn.intent.switches import ForeignKind
-from opus_sdn.reconciler.runs import rfc3339
+from opus_sdn.reconciler.runs import rfc3339, with_times
 from opus_sdn.store.base import EventRecord
 
 Time = Annotated[str, Field(description="RFC 3339, UTC", examples=["2026-03-01T12:00:00.250000Z"])]
@@ -47,7 +47,7 @@ class ReasonDocument(Document):
 
     @classmethod
     def of(cls, because: Because) -> ReasonDocument:
-        return cls(code=because.reason, detail=because.detail, data=because.data)
+        return cls(code=because.reason, detail=because.detail, data=with_times(because.data))
 
 
 class ForeignDocument(Document):
@@ -310,7 +310,7 @@ class EventDocument(Document):
             incarnation=event.incarnation,
             rail=event.rail,
             switch=event.switch,
-            data=event.data,
+            data=with_times(event.data),
         )
 
 

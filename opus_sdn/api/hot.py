@@ -46,7 +46,7 @@ from opus_sdn.intent.model import (
     Stream,
     StreamMark,
 )
-from opus_sdn.reconciler.runs import rfc3339
+from opus_sdn.reconciler.runs import rfc3339, with_times
 from opus_sdn.reconciler.runtime import Runtime
 from opus_sdn.reconciler.waiters import Poll
 from opus_sdn.settings import Settings
@@ -222,7 +222,8 @@ def _status(status: ArrivalStatus) -> dict[str, Any]:
     because = status.because
     reason = None
     if because is not None:
-        reason = {"code": because.reason.value, "detail": because.detail, "data": because.data}
+        data = with_times(because.data) if because.data else {}
+        reason = {"code": because.reason.value, "detail": because.detail, "data": data}
     connection, source, destination = status.stream
     return {
         "connection": connection,

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 COLLECT_S = 0.2  # one reading of the store serves all events of this time
 EVENTS_AT_ONCE = 1000
 FILE_BYTES_MAX = 256 * 1024 * 1024  # per file; what comes after it is in the store only
+MOMENTS = frozenset({"since", "retry_at"})  # in the data of events and reasons, in seconds since 1970
 STEPS_KEPT = 4096  # device steps whose jobs are remembered until they end
 
 
@@ -90,6 +91,17 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def with_times(data: Mapping[str, object]) -> dict[str, object]:
+    """The data of an event or a reason as people and programs outside get it: moments as RFC 3339."""
+    return {name: _as_told(name, value) for name, value in data.items()}
+
+
+def _as_told(name: str, value: object) -> object:
+    if name in MOMENTS and isinstance(value, int | float):
+        return rfc3339(value)
+    return with_times(value) if isinstance(value, dict) else value
+
+
 def _append_to(path: Path, lines: list[str]) -> None:
     with path.open("a", encoding="utf-8") as file:
         if file.tell() < FILE_BYTES_MAX:
@@ -105,13 +117,14 @@ def _as_json(event: EventRecord) -> str:
         "incarnation": event.incarnation,
         "rail": event.rail,
         "switch": event.switch,
-        "data": event.data,
+        "data": with_times(event.data),
     }
     return json.dumps({name: value for name, value in fields.items() if value is not None}) + "\n"
 
 
 def _as_text(event: EventRecord) -> str:
-    named = {"incarnation": event.incarnation, "rail": event.rail, "switch": event.switch, **event.data}
+    at: dict[str, object] = {"incarnation": event.incarnation, "rail": event.rail, "switch": event.switch}
+    named = at | with_times(event.data)
     words = [f"{name}={_word(value)}" for name, value in named.items() if value is not None]
     return " ".join((rfc3339(event.at), event.kind, *words)) + "\n"
 

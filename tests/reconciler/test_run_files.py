@@ -79,3 +79,16 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_controller(tmp_path: 
 def test_times_are_rfc_3339_in_utc() -> None:
     assert rfc3339(AT) == "2023-11-14T22:13:20.250000Z"
     assert rfc3339(0) == "1970-01-01T00:00:00.000000Z"
+
+
+def test_moments_in_the_data_of_an_event_are_told_as_times(tmp_path: Path) -> None:
+    data = {"since": AT, "times": 3, "before": {"since": AT, "drained": True}, "retry_at": None}
+    written(tmp_path, EventAppended("job.started", "a", 1, data=data))
+    (line,) = (tmp_path / "a" / "events.jsonl").read_text().splitlines()
+    told = "2023-11-14T22:13:20.250000Z"
+    assert json.loads(line)["data"] == {
+        "since": told,
+        "times": 3,
+        "before": {"since": told, "drained": True},
+        "retry_at": None,
+    }
