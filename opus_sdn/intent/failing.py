@@ -100,7 +100,7 @@ def stop_rank(state: CoreState, job: JobCore, rank: int) -> None:
     """The rank is known to have stopped: it holds nothing any more, and expects nothing."""
     job.ranks[rank].stopped = True
     forget_hint(job, rank)
-    for stream in job.streams.values():
+    for stream in job.streams_of[rank]:
         for run in list(stream.held.values()):
             if rank in run.holders:
                 del run.holders[rank]
@@ -124,7 +124,7 @@ def leave(state: CoreState, job: JobCore, rank: int) -> None:
 
 
 def _holds(job: JobCore, rank: int) -> bool:
-    return any(rank in run.holders for stream in job.streams.values() for run in stream.held.values())
+    return any(rank in run.holders for stream in job.streams_of[rank] for run in stream.held.values())
 
 
 def lost(rank: int, how: str) -> Failure:

@@ -142,6 +142,7 @@ class JobCore:
         self.hints_heard = False
         self.alternating: set[str] = set()  # rings whose ports several microbatches of one stream need too
         self._messages_at: dict[Terminal, dict[Stream, StreamState]] = {}
+        self.streams_of: list[list[StreamState]] = [[] for _ in spec.placement]  # by rank
         self.seed: Seed | None = None
         self.kept: dict[int, tuple[StreamState, HeldRun]] = {}  # rank -> a run > 1 that it holds with others
         self.cuts: dict[tuple[Stream, int], HeldRun] = {}  # held runs that a member has left
@@ -169,7 +170,10 @@ class JobCore:
         self.switch_of: tuple[str, ...] = tuple(  # by rank; all ports of a GPU are on one rail
             fabric.attachment(Port(place.host, place.slot, 0)).switch for place in spec.placement
         )
-        self.rails = tuple(dict.fromkeys(fabric.rail_of(place.host, place.slot) for place in spec.placement))
+        self.ranks_on: dict[str, list[int]] = {}  # by rail
+        for rank, place in enumerate(spec.placement):
+            self.ranks_on.setdefault(fabric.rail_of(place.host, place.slot), []).append(rank)
+        self.rails = tuple(self.ranks_on)
 
     @property
     def running(self) -> bool:
@@ -290,6 +294,8 @@ class JobCore:
             self.connections[connection.id] = connection
             state = StreamState(stream, connection)
             self.streams[stream] = state
+            for rank in connection.ranks:
+                self.streams_of[rank].append(state)
             if connection.pattern is Pattern.PAIR:
                 for circuit in connection.circuits:
                     for terminal in circuit.terminals:

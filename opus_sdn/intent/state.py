@@ -278,9 +278,8 @@ class CoreState:
 
     def _topology_on(self, job: JobCore, rail: str) -> str:
         ends: list[tuple[int, int | None]] = []
-        for rank, place in enumerate(job.spec.placement):
-            if self.fabric.rail_of(place.host, place.slot) != rail:
-                continue
+        for rank in job.ranks_on.get(rail, ()):
+            place = job.spec.placement[rank]
             for terminal in self.fabric.terminals_of(place.host, place.slot):
                 switch = self.switches[terminal.switch]
                 pair = switch.holder.get(terminal)
