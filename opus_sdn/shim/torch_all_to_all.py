@@ -7,6 +7,7 @@ around a ring of k members in k - 1 rounds, of which each hands on one chunk les
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -132,16 +133,31 @@ class AllToAll:
 
 
 class HostAllToAll:
-    """The Work of one on the host: `wait` does it, called once by the thread that sees it finish."""
+    """The Work of one on the host. It goes on by itself, as the program may wait for something else first."""
 
     def __init__(self, exchange: AllToAll, carrier: HostCarrier) -> None:
-        self._exchange = exchange
-        self._carrier = carrier
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(exchange, carrier), name="opus-all-to-all", daemon=True
+        )
+        self._thread.start()
+
+    def is_completed(self) -> bool:
+        """Whether it has been done, or has failed."""
+        return not self._thread.is_alive()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Exchange."""
-        self._exchange.run(self._carrier)
+        """Block until it is done; raises what it raised."""
+        self._thread.join(timeout.total_seconds() if timeout else None)
+        if self._failed is not None:
+            raise self._failed
         return True
+
+    def _run(self, exchange: AllToAll, carrier: HostCarrier) -> None:
+        try:
+            exchange.run(carrier)
+        except Exception as failed:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+            self._failed = failed
 
 
 def chunks_of(name: str, args: Sequence[Any], size: int) -> tuple[Chunks, Chunks]:

@@ -24,7 +24,7 @@ from opus_sdn.demo.world import world
 from tests.shim.api_rows import asked
 
 TIMEOUT_S: Final = 60.0
-STEPS: Final = 3
+STEPS: Final = 8  # a phase table is learned from five: what follows goes on in runs
 WIDTH: Final = 8
 Program = Callable[[int], dict[str, Any]]
 
