@@ -46,10 +46,17 @@ def _cost(given: argparse.Namespace) -> None:
     found = cost_document(given.gpus, prices, [Kind(name) for name in given.fabric])
     if given.plot is not None:
         from opus_sdn.whatif.cost.plots import spreads
+        from opus_sdn.whatif.errors import InputError
         from opus_sdn.whatif.page.files import write_text
         from opus_sdn.whatif.page.plots import draw
 
-        write_text(given.plot, draw(spreads(found)))
+        drawn = spreads(found)
+        if not drawn:
+            why = (
+                "nothing can be drawn: over a photonic rail that is free and draws nothing there is no ratio"
+            )
+            raise InputError(why, file="--plot")
+        write_text(given.plot, draw(drawn))
     if given.output == "json":
         sys.stdout.write(json.dumps(found) + "\n")
     elif given.output == "csv":

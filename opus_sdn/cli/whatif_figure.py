@@ -36,9 +36,11 @@ def _figure(given: argparse.Namespace) -> None:
         sys.stdout.writelines(f"{number}\n" for number in FIGURES)
         return
     if given.out is not None:
+        from opus_sdn.whatif.page.files import require_folder
         from opus_sdn.whatif.page.plots import require_matplotlib
 
         require_matplotlib()
+        require_folder(given.out)
     with progress("computing") as done:
         figure = run_figure(
             given.number, quick=given.quick, jobs=given.jobs, done=done, parameters=given.parameters

@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 def _run(given: argparse.Namespace) -> None:
     from opus_sdn.cli.output import message
     from opus_sdn.whatif.inputs.text import read_bytes
-    from opus_sdn.whatif.page.files import write_text
+    from opus_sdn.whatif.page.files import require_folder, write_text
     from opus_sdn.whatif.page.plots import draw, require_matplotlib
     from opus_sdn.whatif.page.study import study_page, sweep_panels
     from opus_sdn.whatif.study.run import run_study
@@ -37,9 +37,10 @@ def _run(given: argparse.Namespace) -> None:
     study = read_study(given.study)
     require_matplotlib()
     source = read_bytes(given.study).decode("utf-8")
+    folder = given.out or given.study.with_name(f"{given.study.stem}-report")
+    require_folder(folder)
     with progress("simulating") as done:
         found = run_study(study, given.study, jobs=given.jobs, done=done)
-    folder = given.out or given.study.with_name(f"{given.study.stem}-report")
     rows = [*found["headlines"], *(row for rows in found["sweeps"].values() for row in rows)]
     write_text(folder / "report.html", study_page(found, source))
     write_text(folder / "study.json", json.dumps(found, indent=1) + "\n")

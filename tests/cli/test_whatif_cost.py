@@ -41,3 +41,15 @@ def test_a_size_that_is_no_whole_number_of_domains_says_which_are(opus: Opus) ->
     ran = opus("whatif", "cost", "--gpus", 100, "--system", "gb200")
     assert ran.code == 2
     assert "96 or 128 would fit" in ran.err
+
+
+def test_where_the_photonic_rail_is_free_there_is_no_ratio_and_nothing_to_draw(
+    opus: Opus, tmp_path: Path
+) -> None:
+    prices, plot = tmp_path / "prices.yaml", tmp_path / "plot.svg"
+    prices.write_text("transceiver: {usd: 0, w: 0}\noptical_switch: {usd_per_port: 0, w: 0}\n")
+    ran = opus("whatif", "cost", "--gpus", 128, "--prices", prices, "-o", "json")
+    assert ran.json["ratios"] == {"rail": {"cost": None, "power": None}}
+    drawn = opus("whatif", "cost", "--gpus", 128, "--prices", prices, "--plot", plot)
+    assert (drawn.code, drawn.out) == (2, "")
+    assert "error: --plot: nothing can be drawn" in drawn.err

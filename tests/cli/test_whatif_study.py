@@ -7,6 +7,8 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.chromium import Chromium
 from tests.cli.conftest import ROOT, Opus
 
@@ -46,6 +48,20 @@ def test_a_refusal_names_the_file_on_the_command_line(opus: Opus, tmp_path: Path
     assert (ran.code, ran.out) == (2, "")
     assert f"error: {file}, accelerator is 'h300': known accelerators are" in ran.err
     assert not (tmp_path / "study-report").exists()
+
+
+@pytest.mark.parametrize("command", [("run", EXAMPLE), ("figure", 5)])
+def test_where_results_cannot_go_is_said_before_anything_is_simulated(
+    opus: Opus, tmp_path: Path, command: tuple[object, ...]
+) -> None:
+    """Both would take longer than a command may here if they began."""
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    for folder in (taken, taken / "below"):
+        ran = opus("whatif", *command, "--out", folder)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == f"error: {folder}: cannot be written: {taken} is no folder\n"
+    assert taken.read_text() == "mine"
 
 
 def test_a_figure_is_written_with_its_data_and_its_comparison(opus: Opus, tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opus_sdn.whatif.cost.prices import SYSTEMS, PriceFile, merged
+from opus_sdn.whatif.cost.report import cost_document
 from opus_sdn.whatif.engine import load_step, make_scenario, replay
 from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.figures.f09 import Parameters as RecoveryParameters
 from opus_sdn.whatif.inputs.checked import read_checked
 from opus_sdn.whatif.inputs.schedules import read_schedules
+from opus_sdn.whatif.inputs.text import read_yaml
 from opus_sdn.whatif.page.study import study_page
 from opus_sdn.whatif.report import document
 from opus_sdn.whatif.scenario import Mode
@@ -23,6 +26,7 @@ from opus_sdn.whatif.study.limits import FINE, FINEST_MS, bracket
 from opus_sdn.whatif.study.phases import limiting_changes
 from opus_sdn.whatif.study.prepare import job_of, prepare
 from opus_sdn.whatif.study.run import run_study
+from opus_sdn.whatif.study.runs import Runs
 from opus_sdn.whatif.study.schema import Study, Sweep, read_study
 from opus_sdn.whatif.workload import ACCELERATORS, CARDS, Parallelism
 from opus_sdn.whatif.workload.plan import check_plan
@@ -90,6 +94,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ({"options": {"colour": 1}}, "colour is 1: no such option; known: control_ms"),
         ({"sweep": {"switch_ms": [1] * 65}}, "sweep.switch_ms is"),
         ({"preset": "exact"}, "preset is 'exact': it must be one of stg, physical"),
+        ({"fabric": {"scale_out_gbps": 1e-300}}, "fabric.scale_out_gbps is 1e-300"),
+        ({"efficiency": 1e-300}, "efficiency is 1e-300"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_would_fit(
@@ -99,6 +105,34 @@ def test_what_cannot_be_meant_is_refused_with_what_would_fit(
     with pytest.raises(InputError) as refused:
         run_study(read_study(file), file, jobs=1)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title: a\nbatch: {size: 8}\ntitle: b\n", "title: the key stands there twice, in lines 1 and 3"),
+        (
+            "batch: {size: 8, sequence: 1024, size: 16}\n",
+            "size: the key stands there twice, in lines 1 and 1",
+        ),
+        ("options: [{a: 1}, {b: {c: 1, c: 1}}]\n", "c: the key stands there twice"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_where_one_of_them_would_be_ignored(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_yaml(file)
+
+
+def test_a_mapping_may_change_what_it_merges_and_may_hold_itself(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text("a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, x: 4}\nd: &d {own: *d}\n")
+    found = read_yaml(file)
+    assert (found["b"], found["c"]) == ({"x": 3, "y": 2}, {"x": 4, "y": 2})
+    assert found["d"]["own"] is found["d"]
 
 
 @given(st.floats(0, 3000), st.floats(1, 2000))
@@ -280,6 +314,38 @@ def test_prices_stand_beside_the_study(tmp_path: Path) -> None:
     # The job's own hosts, of two GPUs, are what is priced.
     assert (found["hosts"], found["gpus"]) == (4, 8)
     assert [line["count"] for line in found["bills"][1]["lines"] if line["item"] == "NIC"] == [8]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"sweep": {"dp": [2, 3]}},
+            "sweep.dp is 3: then batch.size is 8: it divides among dp x microbatches, 3 x 2",
+        ),
+        ({"sweep": {"microbatches": [5]}}, "sweep.microbatches is 5: then batch.size is 8: it divides"),
+        ({"cost": {"system": "h200", "prices": "absent.yaml"}}, "absent.yaml: cannot be read"),
+    ],
+)
+def test_what_is_refused_is_refused_before_the_first_step_is_simulated(
+    changes: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, **changes)
+    simulated: list[object] = []
+    monkeypatch.setattr(Runs, "replay_all", lambda *given: simulated.append(given))
+    with pytest.raises(InputError) as refused:
+        run_study(read_study(file), file, jobs=1)
+    assert message in str(refused.value)
+    assert simulated == []
+
+
+def test_a_page_about_free_optics_has_a_bill_and_no_ratio(small: dict[str, Any]) -> None:
+    nothing = {"usd": 0, "w": 0}
+    free = PriceFile.model_validate({"transceiver": nothing, "optical_switch": {"usd_per_port": 0, "w": 0}})
+    cost = cost_document(8, merged(SYSTEMS["h200"], free))
+    shown = study_page(small | {"cost": cost}, "")
+    assert "port of an optical switch" in shown
+    assert "times as much as the photonic one" not in shown
 
 
 def test_progress_only_grows_and_ends_at_the_end(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from opus_sdn.whatif.errors import InputError
+
+if TYPE_CHECKING:
+    from yaml import Node
 
 MAX_BYTES = 1 << 24
 
@@ -57,14 +60,43 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     """The YAML mapping in the file."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    make_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one
     try:
-        found = yaml.load(read_bytes(path), loader)  # noqa: S506 - a safe loader, in C where there is one
+        loader = make_loader(read_bytes(path))
+        document = loader.get_single_node()
+        _refuse_twice(document, path)  # before `<<` is resolved, where a key may be said once more
+        found = None if document is None else loader.construct_document(document)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"no YAML: {' '.join(str(error).split())}", file=path) from None
     if not isinstance(found, dict):
         raise InputError("it must hold a YAML mapping", file=path)
     return found
+
+
+def _refuse_twice(document: Node | None, path: Path) -> None:
+    """A key that stands twice in a mapping: the loader would keep the last and be silent about the others."""
+    from yaml import MappingNode, ScalarNode, SequenceNode
+
+    waiting: list[Any] = [document]
+    seen: set[int] = set()  # aliases lead to the same node, also to one that holds them
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, SequenceNode):
+            waiting += node.value
+        elif isinstance(node, MappingNode):
+            lines: dict[tuple[str, str], int] = {}
+            for key, value in node.value:
+                waiting += (key, value)
+                if not isinstance(key, ScalarNode):
+                    continue
+                name, line = (key.tag, key.value), key.start_mark.line + 1
+                if name in lines:
+                    why = f"the key stands there twice, in lines {lines[name]} and {line}: one has to go"
+                    raise InputError(why, file=path, field=key.value)
+                lines[name] = line
 
 
 def number(value: object, *, file: Path, field: str, minimum: float, maximum: float) -> float:

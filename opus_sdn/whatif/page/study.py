@@ -248,7 +248,7 @@ def _cost(found: dict[str, Any]) -> list[str]:
 
     parts = [html.heading("Cost and power of the network")]
     ratio = found["ratios"].get("rail")
-    if ratio is not None:
+    if ratio is not None and None not in ratio.values():
         parts.append(
             html.paragraph(
                 f"A packet rail costs {html.shown(ratio['cost'])} times as much as the photonic one and "
@@ -270,6 +270,8 @@ def _cost(found: dict[str, Any]) -> list[str]:
             html.paragraph(f"{bill['fabric']}: {bill['rule']}"),
             html.table([*bill["lines"], whole], columns),
         ]
-    parts.append(html.figure(draw(spreads(found)), "range of the cost and power ratios for each input"))
+    drawn = spreads(found)
+    if drawn:  # over a photonic rail that costs and draws nothing there is no ratio
+        parts.append(html.figure(draw(drawn), "range of the cost and power ratios for each input"))
     parts.append(html.bullets([found["prices"]["title"], *found["notes"]]))
     return parts

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from opus_sdn.whatif.errors import InputError
 from opus_sdn.whatif.scenario import Mode
 from opus_sdn.whatif.study.alternatives import alternatives, compare
 from opus_sdn.whatif.study.gaps import transitions
@@ -32,6 +33,9 @@ def run_study(
     `sweeps` (rows by input), `windows`, `advice`, `sensitivity`, `cost` and `notes`. Raises InputError.
     """
     prepared = prepare(study, file)
+    # Whatever may be refused is looked at before minutes go into the sweep.
+    cost = _cost_document(study, prepared, file)
+    others = _other_jobs(study, prepared.job, file)
     runs = Runs(prepared, reference=study.reference, options=study.options, jobs=jobs)
     setting = setting_of(study)
     modes = [Mode(name) for name in study.modes]
@@ -55,13 +59,13 @@ def run_study(
             for name, settings in wanted.items()
             if settings
         }
-        | _swept_jobs(study, runs, file, progress),
+        | _swept_jobs(study, runs, others, progress),
         "windows": [
             asdict(each) | {"lengths_ms": list(each.lengths_ms)} for each in transitions(prepared, setting)
         ],
         "advice": None,
         "sensitivity": None,
-        "cost": _cost_document(study, prepared, file),
+        "cost": cost,
         "notes": _notes(study, prepared, small),
     }
     if ask is not None and small:
@@ -86,21 +90,33 @@ def _settings(study: Study, setting: Setting, name: str) -> Iterator[Setting]:
         yield replace(setting, **changed)
 
 
-def _swept_jobs(
-    study: Study, runs: Runs, file: Path | str, progress: _Progress
-) -> dict[str, list[dict[str, Any]]]:
-    """The steps of the jobs that `sweep` names beside the study's own, on its fabric."""
-    setting, modes = setting_of(study), [Mode(name) for name in study.modes]
-    found: dict[str, list[dict[str, Any]]] = {}
+def _other_jobs(study: Study, job: Job, file: Path | str) -> list[tuple[str, int, Prepared]]:
+    """The jobs that `sweep` names beside the study's own: the input, its value, the job."""
+    found = []
     for name in JOBS_SWEPT:
         for value in sorted(set(getattr(study.sweep, name))):
-            with refusals_of(file):
-                prepared = _changed(runs.prepared.job, name, value).prepared()
-            other = Runs(prepared, reference=study.reference, options=study.options, jobs=runs.jobs)
-            other.replay_all([(setting, mode, study.semantics) for mode in modes])
-            rows = [other.step(setting, mode, study.semantics).row() for mode in modes]
-            found.setdefault(name, []).extend({name: value} | row for row in rows)
-            progress.add(len(modes))
+            try:
+                with refusals_of(file):
+                    found.append((name, value, _changed(job, name, value).prepared()))
+            except InputError as error:
+                why = f"then {error.field} is {error.value!r}: {error.why}"
+                raise InputError(why, file=file, field=f"sweep.{name}", value=value) from None
+    return found
+
+
+def _swept_jobs(
+    study: Study, runs: Runs, others: list[tuple[str, int, Prepared]], progress: _Progress
+) -> dict[str, list[dict[str, Any]]]:
+    """The steps of these jobs on the study's fabric. Takes them out of the list, as steps are large."""
+    setting, modes = setting_of(study), [Mode(name) for name in study.modes]
+    found: dict[str, list[dict[str, Any]]] = {}
+    while others:
+        name, value, prepared = others.pop(0)
+        other = Runs(prepared, reference=study.reference, options=study.options, jobs=runs.jobs)
+        other.replay_all([(setting, mode, study.semantics) for mode in modes])
+        rows = [other.step(setting, mode, study.semantics).row() for mode in modes]
+        found.setdefault(name, []).extend({name: value} | row for row in rows)
+        progress.add(len(modes))
     return found
 
 
@@ -210,7 +226,8 @@ def _notes(study: Study, prepared: Prepared, small: bool) -> list[str]:
         + {
             "static": "every link of every topology is up all the time, and nobody asks for any",
             "peer-0ms": "the published simulator's on-demand rules with switches that take no time",
-            "ideal": "static links of the same total bandwidth, spread by the square root of the traffic",
+            "ideal": "static links of the same total bandwidth, scale-up included, spread by the square "
+            "root of the traffic; far faster than static where one dimension has most of it",
         }[study.reference],
         f"compute is a roofline at {prepared.workload.efficiency:g} of the peak: {prepared.job.gpu.source}",
     ]

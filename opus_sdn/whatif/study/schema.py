@@ -17,7 +17,10 @@ MAX_VALUES = 64  # of one swept input
 MAX_MS = MAX_DELAY_NS / 1e6
 
 Milliseconds = Annotated[float, Field(ge=0, le=MAX_MS)]
-Gbps = Annotated[float, Field(gt=0, le=1e9)]
+# Below these a step takes ages, and its nanoseconds no longer fit a float.
+MIN_GBPS = 1e-6
+MIN_EFFICIENCY = 1e-6
+Gbps = Annotated[float, Field(ge=MIN_GBPS, le=1e9)]
 SEMANTICS = Literal["opus", "peer"]
 REFERENCES = Literal["static", "peer-0ms", "ideal"]
 
@@ -148,7 +151,7 @@ class Study(Part):
     parallelism: ParallelismPart  # type: ignore[valid-type]
     batch: BatchPart  # type: ignore[valid-type]
     preset: str = "physical"
-    efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
+    efficiency: Annotated[float, Field(ge=MIN_EFFICIENCY, le=1)] | None = None
     fabric: Fabric = Fabric()
     semantics: SEMANTICS = "opus"
     modes: Annotated[list[ModeName], Field(min_length=1, max_length=2, default_factory=_both_modes)]
