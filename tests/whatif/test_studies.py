@@ -42,6 +42,17 @@ SMALL: dict[str, Any] = {
     "fabric": {"switch_ms": 10, "control_ms": 1, "link_up_ms": 3},
 }
 
+OWN_GPU: dict[str, Any] = {
+    "name": "own",
+    "tflops": 100.0,
+    "memory_gbps": 1000.0,
+    "memory_gb": 80.0,
+    "scale_up_gbps": 100.0,
+    "scale_out_gbps": 10.0,
+    "domain": 4,
+    "source": "a test",
+}
+
 
 def written(folder: Path, **changes: object) -> Path:
     file = folder / "study.yaml"
@@ -96,6 +107,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ({"preset": "exact"}, "preset is 'exact': it must be one of stg, physical"),
         ({"fabric": {"scale_out_gbps": 1e-300}}, "fabric.scale_out_gbps is 1e-300"),
         ({"efficiency": 1e-300}, "efficiency is 1e-300"),
+        (
+            {"accelerator": OWN_GPU | {"tflops": 0.0}},
+            "study.yaml, accelerator.tflops is 0.0: it must lie between",
+        ),
+        ({"accelerator": OWN_GPU | {"memory_gbps": -1.0}}, "accelerator.memory_gbps is -1.0: it must lie"),
+        ({"accelerator": OWN_GPU | {"scale_out_gbps": 1e-300}}, "accelerator.scale_out_gbps is 1e-300"),
+        ({"accelerator": OWN_GPU | {"domain": 0}}, "accelerator.domain is 0: the GPUs that share"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_would_fit(

@@ -12,6 +12,9 @@ from opus_sdn.whatif.inputs.schedules import GIGABYTE
 from opus_sdn.whatif.inputs.system import System
 from opus_sdn.whatif.workload.models import STUDY
 
+# Wider than any GPU by far; beyond them the nanoseconds of a step no longer fit a float.
+LEAST, MOST = 1e-7, 1e10
+
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
@@ -27,6 +30,16 @@ class Accelerator:
     scale_out_gbps: float
     domain: int
     source: str
+
+    def __post_init__(self) -> None:
+        for name in ("tflops", "memory_gbps", "memory_gb", "scale_up_gbps", "scale_out_gbps"):
+            value = getattr(self, name)
+            if not LEAST <= value <= MOST:
+                why = f"it must lie between {LEAST:g} and {MOST:g}"
+                raise InputError(why, file=STUDY, field=f"accelerator.{name}", value=value)
+        if self.domain < 1:
+            why = "the GPUs that share a scale-up fabric: at least 1"
+            raise InputError(why, file=STUDY, field="accelerator.domain", value=self.domain)
 
     def system(self, efficiency: float = 1.0) -> System:
         """The machine as replays know it, of whose peak `efficiency` is reached. Raises InputError."""
