@@ -58,7 +58,8 @@ train() {
         return 2
     fi
     local first
-    first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    # sed reads to the end: a reader that leaves early would break the pipe, and with it the script
+    first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
     OPUS_MODE=$mode OPUS_JOB=slurm-$SLURM_JOB_ID OPUS_CONTROLLER=http://127.0.0.1:$OPUS_PORT \
         MASTER_NODE=$first srun --ntasks-per-node=1 --nodes="$SLURM_JOB_NUM_NODES" \
         bash "$OPUS_ROOT/examples/slurm/node.sh" "$@"
