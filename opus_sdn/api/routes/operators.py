@@ -77,8 +77,9 @@ async def drain_port(
     runtime = runtime_of(request)
     runtime.take_on()
     runtime.engine.drain_port(runtime.now(), port, body.operator())
+    drained = _directive(request, DirectiveKind.DRAIN, port)  # somebody may take it back while it is stored
     await runtime.stored()
-    return _directive(request, DirectiveKind.DRAIN, port)
+    return drained
 
 
 @router.post(
@@ -126,9 +127,10 @@ async def keep_circuit(
     """
     runtime = runtime_of(request)
     runtime.take_on()
-    kept = runtime.engine.want_circuit(runtime.now(), body.a, body.b, body.operator())
+    circuit = runtime.engine.want_circuit(runtime.now(), body.a, body.b, body.operator()).circuit
+    kept = _directive(request, DirectiveKind.CIRCUIT, circuit.id)  # somebody may drop it while it is stored
     await runtime.stored()
-    return _directive(request, DirectiveKind.CIRCUIT, kept.circuit.id)
+    return kept
 
 
 @router.delete(
