@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from opus_sdn.api.server import running
+from opus_sdn.intent.directives import Operator
+from opus_sdn.reconciler.runtime import Runtime
 from tests.api.world import PREFIX, Controller, controller, fabric, job, settings, wait_until
 
 ANN = {"by": "ann", "detail": "cleaning"}
@@ -65,6 +67,22 @@ def test_a_drain_under_a_lock_names_the_holders_and_force_is_on_record(opus: Con
     (event,) = opus.get("/events", kind="port.drained")["events"]
     assert (event["data"]["by"], event["data"]["force"], event["data"]["detail"]) == ("ann", True, "cleaning")
     assert len(event["data"]["before"]["holders"]) == 2
+
+
+def test_a_drain_taken_back_while_it_is_stored_is_answered_with_what_was_told(
+    opus: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Runtime.stored
+
+    async def stored_and_taken_back(runtime: Runtime) -> None:
+        await stored(runtime)
+        runtime.engine.undrain_port(runtime.now(), "h0:0:1", Operator("bob", ""))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runtime, "stored", stored_and_taken_back)
+        answer = drain(opus, "h0:0:1")
+    assert (answer.status_code, answer.json()["name"], answer.json()["by"]) == (200, "h0:0:1", "ann")
+    assert opus.get("/directives")["directives"] == []
 
 
 @pytest.mark.parametrize(

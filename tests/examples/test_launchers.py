@@ -15,7 +15,8 @@ SCRIPTS = sorted([*ROOT.glob("examples/*.sh"), *SLURM.iterdir()])
 BIN = Path(sys.executable).parent
 
 STAND_INS = {
-    "scontrol": "#!/bin/bash\nprintf 'node0\\nnode1\\n'\n",
+    # more than a pipe holds, so that whoever stops reading after the first line breaks it every time
+    "scontrol": "#!/bin/bash\nprintf 'node%d\\n' {0..20000}\n",
     # each node's script at the same time, as srun does
     "srun": """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
